@@ -1,0 +1,29 @@
+.DEFAULT_GOAL := help
+SHELL := /bin/bash
+VENV := .venv
+BIN := $(VENV)/bin
+
+help: ## print these targets
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
+
+$(VENV)/.installed: requirements.lock pyproject.toml
+	@test -x $(BIN)/uv || { python3 -m venv $(VENV) && $(BIN)/pip install -q uv; }
+	@$(BIN)/uv pip install -q --python $(BIN)/python --require-hashes -r requirements.lock
+	@$(BIN)/uv pip install -q --python $(BIN)/python --no-deps -e .
+	@touch $@
+
+install: $(VENV)/.installed ## make .venv from the hashed lock, with uv bootstrapped where it is missing
+
+lock: $(VENV)/.installed ## resolve requirements.lock anew
+	$(BIN)/uv pip compile pyproject.toml --extra server --group dev --universal --generate-hashes --no-emit-index-url --no-header -q -o requirements.lock
+
+lint: install ## ruff
+	$(BIN)/ruff check . && $(BIN)/ruff format --check .
+
+types: install ## pyright
+	$(BIN)/pyright
+
+test: install ## everything that CI runs
+	$(BIN)/pytest
+
+.PHONY: help install lock lint types test

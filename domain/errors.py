@@ -1,0 +1,103 @@
+"""Every error of ours, in one tree.
+
+    EvolveError                      a stable `code`, a sentence, and where it helps the input at fault
+    ├── ApiError                     what the API answers: contract codes with their HTTP status
+    ├── TaskError                    a task directory or task.toml that cannot be honoured, by name
+    ├── ArchiveError                 an archive that is unsafe or unreadable
+    ├── ImageBuildFailed             a task's image; carries the build log's end
+    └── InfrastructureFailure        our or a provider's fault, never the agent's; has a `signature`
+        ├── SandboxDeath             the box is gone
+        ├── ProviderCreateFailure    the provider could not make the box
+        ├── CapacityWait             the provider or host has no room now; waited for, not retried
+        ├── StreamDisconnect         a provider's stream broke
+        ├── ExecChdirFailure         the working directory does not exist in the box
+        └── ProviderUnreachable      it cannot be told whether the box lives
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+class EvolveError(Exception):
+    """Base of all; `str()` is the message people read."""
+
+    code = "internal_error"
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        code: str | None = None,
+        param: str | None = None,
+        details: dict[str, Any] | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.message = message
+        self.code = code or type(self).code
+        self.param = param
+        self.details = details
+
+
+class TaskError(EvolveError):
+    """A declaration that is malformed or cannot be honoured; the message names the key or file."""
+
+    code = "task_parse_failed"
+
+
+class ArchiveError(EvolveError):
+    """An archive entry that is unsafe, or bytes that are no archive; the message names the entry."""
+
+    code = "invalid_archive"
+
+
+class ImageBuildFailed(EvolveError):
+    """A task's image did not build. `excerpt` is the end of the build log."""
+
+    code = "image_build_failed"
+
+    def __init__(self, message: str, *, step: str = "image-build", excerpt: str | None = None) -> None:
+        super().__init__(message)
+        self.step = step
+        self.excerpt = excerpt
+
+
+class InfrastructureFailure(EvolveError):
+    """Ours or a provider's fault. `signature` is the contract's failure class, None where it has none."""
+
+    code = "infrastructure_failure"
+    signature: str | None = None
+
+
+class SandboxDeath(InfrastructureFailure):
+    """The box is gone."""
+
+    signature = "sandbox_death"
+
+
+class ProviderCreateFailure(InfrastructureFailure):
+    """The provider could not make the box."""
+
+    signature = "provider_create_failure"
+
+
+class StreamDisconnect(InfrastructureFailure):
+    """A provider's stream broke before its end."""
+
+    signature = "stream_disconnect"
+
+
+class ExecChdirFailure(InfrastructureFailure):
+    """A command's working directory does not exist in the box."""
+
+    signature = "exec_chdir_failure"
+
+
+class CapacityWait(InfrastructureFailure):
+    """No room now. It is waited for and does not count as a retry."""
+
+
+class ProviderUnreachable(InfrastructureFailure):
+    """It cannot be told whether the box lives."""
+
+    code = "provider_unreachable"
