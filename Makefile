@@ -23,7 +23,13 @@ lint: install ## ruff
 types: install ## pyright
 	$(BIN)/pyright
 
+setup-docker: ## a Docker engine (installed when root and absent) and base images for the tests
+	@bash tests/setup_docker.sh
+
 test: install ## everything that CI runs
 	$(BIN)/pytest
 
-.PHONY: help install lock lint types test
+.PHONY: help install lock lint types setup-docker test
+
+migration: install ## write a migration from the tables: make migration M="why"
+	$(BIN)/python -m tests.make_migration "$(M)"

@@ -1,0 +1,51 @@
+"""What clients of our workflows must agree on: names, ids, queues and the data converter."""
+
+from __future__ import annotations
+
+from temporalio.contrib.pydantic import pydantic_data_converter
+
+NAMESPACE = "evolve"
+QUEUE = "evolve"
+
+JOB_WORKFLOW = "JobWorkflow"
+TRIAL_WORKFLOW = "TrialWorkflow"
+DATASET_IMPORT_WORKFLOW = "DatasetImportWorkflow"
+ARCHIVE_WORKFLOW = "ArchiveWorkflow"
+
+# Signals of JobWorkflow.
+SIGNAL_CANCEL = "cancel"
+SIGNAL_STOP_TRIALS = "stop_trials"  # argument: list of trial indexes
+SIGNAL_TRIAL_SETTLED = "trial_settled"
+QUERY_PROGRESS = "progress"
+
+DATA_CONVERTER = pydantic_data_converter
+
+
+def job_workflow_id(job_id: str) -> str:
+    """`job/<id>`."""
+    return f"job/{job_id}"
+
+
+def trial_workflow_id(trial_id: str) -> str:
+    """`trial/<id>`."""
+    return f"trial/{trial_id}"
+
+
+def dataset_import_workflow_id(import_id: str) -> str:
+    """`dataset-import/<id>`."""
+    return f"dataset-import/{import_id}"
+
+
+def archive_workflow_id(kind: str, subject_id: str) -> str:
+    """`archive/<job or trial>/<id>`."""
+    return f"archive/{kind}/{subject_id}"
+
+
+def host_queue(host_id: str) -> str:
+    """Short and cleanup work of one host: a cancel never waits behind a follower."""
+    return f"host-{host_id}"
+
+
+def host_follow_queue(host_id: str) -> str:
+    """The long followers (build, agent, verifier) of one host."""
+    return f"host-{host_id}-follow"
