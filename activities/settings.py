@@ -1,0 +1,80 @@
+"""Settings of a worker process."""
+
+from __future__ import annotations
+
+import os
+import socket
+from pathlib import Path
+from typing import Annotated, Any, Self
+
+from pydantic import Field, field_validator, model_validator
+from pydantic_settings import NoDecode
+
+from store.settings import StoreSettings
+
+
+def machine_cpus() -> float:
+    """CPUs that this process may use."""
+    return float(len(os.sched_getaffinity(0)))
+
+
+def machine_memory_mb() -> int:
+    """Physical memory of this machine, in MiB."""
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // (1024 * 1024)
+
+
+class WorkerSettings(StoreSettings):
+    """`EVOLVE_*`, checked at start."""
+
+    temporal_address: str = "127.0.0.1:7233"
+    temporal_namespace: str = "evolve"
+    host_id: str = Field(
+        default_factory=socket.gethostname,
+        description="Name of this host in leases and queues; must stay the same over restarts.",
+    )
+    host_cpus: float = Field(
+        default_factory=machine_cpus, gt=0, description="What boxes may have at once, together."
+    )
+    host_memory_mb: int = Field(
+        default_factory=machine_memory_mb, gt=0, description="What boxes may have at once, together."
+    )
+    state_dir: Path = Field(
+        default=Path(),
+        description="Boxes of the local provider, build contexts. Default `$EVOLVE_HOME/state`.",
+    )
+    gateway_socket: Path = Field(
+        default=Path(), description="See the gateway's. Default `$EVOLVE_HOME/run/gateway/gateway.sock`."
+    )
+    sandbox_provider: str = Field(
+        default="auto",
+        description="Provider of jobs that name none. `auto`: docker where an engine answers and the base "
+        "image is obtainable, else local.",
+    )
+    provider_plugins: Annotated[tuple[str, ...], NoDecode] = Field(
+        default=(),
+        description="Sandbox providers of your own, `module:factory` separated by commas.",
+    )
+
+    @field_validator("provider_plugins", mode="before")
+    @classmethod
+    def _split_commas(cls, value: Any) -> Any:
+        if isinstance(value, str):
+            return tuple(part.strip() for part in value.split(",") if part.strip())
+        return value
+
+    @field_validator("provider_plugins")
+    @classmethod
+    def _is_import_path(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        for plugin in value:
+            module, _, factory = plugin.partition(":")
+            if not module or not factory.isidentifier():
+                raise ValueError(f"{plugin!r} is not of the form module:factory")
+        return value
+
+    @model_validator(mode="after")
+    def _paths_default_to_home(self) -> Self:
+        if self.state_dir == Path():
+            object.__setattr__(self, "state_dir", self.home / "state")
+        if self.gateway_socket == Path():
+            object.__setattr__(self, "gateway_socket", self.home / "run" / "gateway" / "gateway.sock")
+        return self
