@@ -1,0 +1,119 @@
+"""What each sandbox provider can honour: data, which `domain.support` compares with a task.
+
+Ceilings of e2b, daytona and modal: contract section 5. Docker and local are bounded by their host, which
+admits boxes by what it declares (not by this table).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from domain.task_config import NetworkMode
+from domain.vocabulary import SandboxProvider
+
+__all__ = ["PROVIDERS", "ProviderCapabilities", "local_capabilities", "provider_table"]
+
+_DAY_SEC = 86_400.0
+
+
+class ProviderCapabilities(BaseModel):
+    """One provider. A ceiling or lifetime of None is the host's own, or unbounded."""
+
+    model_config = ConfigDict(frozen=True)
+
+    name: SandboxProvider
+    is_runnable: bool
+    """Whether this release can run boxes there at all."""
+    network_modes: frozenset[NetworkMode]
+    supports_compose: bool = False
+    supports_docker_image: bool = True
+    supports_run_instructions: bool = True
+    """Whether a Dockerfile's RUN is carried out."""
+    supports_users: bool = True
+    """Whether the agent may run as a user other than the box's own."""
+    max_gpus: int = 0
+    max_cpus: float | None = None
+    max_memory_mb: int | None = None
+    max_storage_mb: int | None = None
+    lifetime_sec: float | None = None
+    base_image_replaced: bool = False
+    """True where the machine's own system files stand in for the task's image."""
+    missing_here: Mapping[str, str] = Field(default_factory=dict[str, str])
+    """Why this host lacks what the provider otherwise has: `public`, `run`, `users` → a clause for people."""
+
+
+def local_capabilities(*, is_root: bool, has_user_nat: bool) -> ProviderCapabilities:
+    """`local` as a worker of this kind offers it; `has_user_nat` says that slirp4netns or pasta is there."""
+    can_reach_out = is_root or has_user_nat
+    missing: dict[str, str] = {}
+    if not can_reach_out:
+        missing["public"] = "needs root, or slirp4netns or pasta on this machine"
+    if not is_root:
+        missing["run"] = "a Dockerfile's RUN needs the worker to be root"
+        missing["users"] = "running the agent as another user needs the worker to be root"
+    return ProviderCapabilities(
+        name=SandboxProvider.LOCAL,
+        is_runnable=True,
+        network_modes=frozenset({"no-network", "public"} if can_reach_out else {"no-network"}),
+        supports_docker_image=False,
+        supports_run_instructions=is_root,
+        supports_users=is_root,
+        base_image_replaced=True,
+        missing_here=missing,
+    )
+
+
+_CLOUD_MODES: frozenset[NetworkMode] = frozenset({"no-network", "allowlist", "public"})
+
+PROVIDERS: Mapping[SandboxProvider, ProviderCapabilities] = MappingProxyType(
+    {
+        entry.name: entry
+        for entry in (
+            ProviderCapabilities(
+                name=SandboxProvider.DOCKER,
+                is_runnable=True,
+                network_modes=frozenset({"no-network", "public"}),
+            ),
+            local_capabilities(is_root=True, has_user_nat=True),
+            ProviderCapabilities(
+                name=SandboxProvider.E2B,
+                is_runnable=False,
+                network_modes=_CLOUD_MODES,
+                supports_compose=True,
+                max_cpus=8,
+                max_memory_mb=8192,
+                max_storage_mb=20 * 1024,
+                lifetime_sec=_DAY_SEC,
+            ),
+            ProviderCapabilities(
+                name=SandboxProvider.DAYTONA,
+                is_runnable=False,
+                network_modes=_CLOUD_MODES,
+                supports_compose=True,
+                max_cpus=4,
+                max_memory_mb=8192,
+                max_storage_mb=10 * 1024,
+            ),
+            ProviderCapabilities(
+                name=SandboxProvider.MODAL,
+                is_runnable=False,
+                network_modes=_CLOUD_MODES,
+                max_gpus=8,
+                max_cpus=16,
+                max_memory_mb=32_768,
+                max_storage_mb=512 * 1024,
+                lifetime_sec=_DAY_SEC,
+            ),
+        )
+    }
+)
+"""Every provider at its best; `local` as root. A host's own `local` is `provider_table`'s."""
+
+
+def provider_table(*, is_root: bool, has_user_nat: bool) -> Mapping[SandboxProvider, ProviderCapabilities]:
+    """`PROVIDERS` with `local` as the host offers it."""
+    local = local_capabilities(is_root=is_root, has_user_nat=has_user_nat)
+    return MappingProxyType({**PROVIDERS, SandboxProvider.LOCAL: local})

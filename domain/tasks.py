@@ -1,0 +1,331 @@
+"""A task as the runtime sees it: everything declared, resolved to typed values, with no file read.
+
+`parse_task` takes the text of `task.toml` and the names of the task's files. What is malformed, or refused
+for good by contract section 6.8, raises `TaskError` naming the key or file; what this release or a
+provider cannot honour is `domain.support`'s to say.
+
+The instruction is handed to the agent unchanged (Harbor strips leading "canary" comments; the documents
+of this platform promise the file as it is).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from domain.errors import TaskError
+from domain.task_config import (
+    ArtifactConfig,
+    CollectConfig,
+    EnvironmentConfig,
+    HealthcheckConfig,
+    McpServerConfig,
+    NetworkPolicy,
+    TaskConfig,
+    read_task_config,
+)
+from domain.vocabulary import VerifierEnvironmentMode
+
+__all__ = [
+    "DEFAULT_AGENT_TIMEOUT_SEC",
+    "DEFAULT_VERIFIER_TIMEOUT_SEC",
+    "EnvValue",
+    "Task",
+    "TaskFiles",
+    "parse_task",
+]
+
+DEFAULT_AGENT_TIMEOUT_SEC = 3600.0
+DEFAULT_VERIFIER_TIMEOUT_SEC = 600.0
+
+_TEMPLATE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-(.*))?\}", re.DOTALL)
+_EMBEDDED_TEMPLATE = re.compile(r"\$\{[A-Za-z_][A-Za-z0-9_]*(?::-[^}]*)?\}")
+_ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_HEREDOC = re.compile(r"<<-?[\"']?(\w+)")
+
+
+class TaskFiles(BaseModel):
+    """What parsing may look at: file names relative to the task, and the texts of two files.
+
+    `paths` None means that only task.toml is known (preflight); file rules are then left out.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    paths: frozenset[str] | None = None
+    instruction: bytes | None = None
+    dockerfile: bytes | None = None
+
+
+class EnvValue(BaseModel):
+    """An environment value: a literal, or a template `${variable}` with or without a default."""
+
+    model_config = ConfigDict(frozen=True)
+
+    literal: str | None = None
+    variable: str | None = None
+    default: str | None = None
+
+    @property
+    def is_satisfied(self) -> bool:
+        """Whether it has a value with no secret attached."""
+        return self.literal is not None or self.default is not None
+
+
+class Task(BaseModel):
+    """One task, resolved. Sizes in MB, times in seconds; None means the provider's or image's own."""
+
+    model_config = ConfigDict(frozen=True)
+
+    name: str
+    """The directory's name: the task's identity in its dataset."""
+    declared_name: str | None
+    """`[task].name`, for manifest matching."""
+    description: str
+    schema_version: str
+    instruction: str | None
+    """None for a multi-step task, and when only task.toml was read."""
+    step_names: tuple[str, ...]
+
+    agent_timeout_sec: float
+    verifier_timeout_sec: float
+    build_timeout_sec: float
+    agent_user: str | None
+    """None is the image's USER."""
+
+    network: NetworkPolicy
+    agent_network: NetworkPolicy
+    verifier_network: NetworkPolicy
+    verifier_mode: VerifierEnvironmentMode
+    verifier_environment: EnvironmentConfig | None
+    collect: tuple[CollectConfig, ...]
+
+    os: str
+    docker_image: str | None
+    workdir: str | None
+    cpus: float | None
+    memory_mb: int | None
+    storage_mb: int | None
+    gpus: int
+    gpu_types: tuple[str, ...] | None
+    tpu: str | None
+
+    env: Mapping[str, EnvValue] = Field(default_factory=dict[str, EnvValue])
+    verifier_env: Mapping[str, EnvValue] = Field(default_factory=dict[str, EnvValue])
+    solution_env: Mapping[str, EnvValue] = Field(default_factory=dict[str, EnvValue])
+
+    artifacts: tuple[ArtifactConfig, ...]
+    healthcheck: HealthcheckConfig | None
+    mcp_servers: tuple[McpServerConfig, ...]
+    skills_dir: str | None
+
+    has_dockerfile: bool
+    has_compose: bool
+    has_solution: bool
+    has_tests_dockerfile: bool
+    has_pre_artifacts: bool
+    has_trajectory: bool
+    has_run_instructions: bool
+    """Whether environment/Dockerfile holds a RUN."""
+
+    unknown_keys: tuple[str, ...]
+    """Keys of task.toml that no schema knows: kept by nobody, reported."""
+
+    @property
+    def env_literals(self) -> dict[str, str]:
+        """What the image's own start sees of `[environment.env]`."""
+        return {key: value.literal for key, value in self.env.items() if value.literal is not None}
+
+
+def resolve_env(env: Mapping[str, EnvValue]) -> dict[str, str]:
+    """Literals and defaults; a template with neither secret nor default is left out."""
+    resolved: dict[str, str] = {}
+    for key, value in env.items():
+        chosen = value.literal if value.literal is not None else value.default
+        if chosen is not None:
+            resolved[key] = chosen
+    return resolved
+
+
+def parse_task(name: str, task_toml: str | bytes, files: TaskFiles) -> Task:
+    """The task of directory `name`. Raises `TaskError` naming the key or file at fault."""
+    config = read_task_config(task_toml)
+    _refuse_for_good(config)
+    paths = files.paths
+    if paths is not None:
+        _require_files(config, paths)
+    return _resolve(name, config, files)
+
+
+def _refuse_for_good(config: TaskConfig) -> None:
+    """Declarations that contract section 6.8 refuses in every release."""
+    verifier = config.verifier
+    if verifier.user not in (None, "root", "0"):
+        raise TaskError(
+            f"[verifier].user: {verifier.user!r}: the verifier runs as root, no other user is accepted"
+        )
+    image = config.environment.docker_image
+    if image and not is_pinned_image(image):
+        raise TaskError(
+            f"[environment].docker_image: {image!r} is not pinned: name a tag other than latest, or a digest"
+        )
+    declared = verifier.declared_policy()
+    shared_network = config.agent.declared_policy() or config.environment.policy()
+    if verifier.mode() == "shared" and declared not in (None, shared_network, config.environment.policy()):
+        raise TaskError(
+            f"[verifier].network_mode: {declared.mode if declared else ''!r} differs from the agent's "
+            f"{shared_network.mode!r}: a shared verifier shares the agent's network"
+        )
+
+
+def is_pinned_image(reference: str) -> bool:
+    """Whether an image reference carries a digest, or a tag that is not `latest`."""
+    if "@sha256:" in reference:
+        return True
+    _, colon, tag = reference.rsplit("/", 1)[-1].partition(":")
+    return bool(colon) and tag not in ("", "latest")
+
+
+def _require_files(config: TaskConfig, paths: Collection[str]) -> None:
+    has_source = "environment/Dockerfile" in paths or "environment/docker-compose.yaml" in paths
+    if not has_source and not config.environment.docker_image:
+        raise TaskError(
+            "environment: needs environment/Dockerfile, environment/docker-compose.yaml or "
+            "[environment].docker_image"
+        )
+    if config.steps:
+        _require_step_files(config, paths)
+        return
+    if any(path.startswith("steps/") for path in paths):
+        raise TaskError("steps/: the directory exists, but task.toml declares no [[steps]]")
+    for required in ("instruction.md", "tests/test.sh"):
+        if required not in paths:
+            raise TaskError(f"{required}: missing")
+
+
+def _require_step_files(config: TaskConfig, paths: Collection[str]) -> None:
+    declared = {step.name for step in config.steps}
+    present = {path.split("/")[1] for path in paths if path.startswith("steps/") and path.count("/") > 1}
+    for step in sorted(declared - present):
+        raise TaskError(f"steps/{step}: declared in [[steps]], but the directory is missing")
+    for step in sorted(present - declared):
+        raise TaskError(f"steps/{step}: the directory is not declared in [[steps]]")
+    for step in sorted(declared):
+        if f"steps/{step}/instruction.md" not in paths:
+            raise TaskError(f"steps/{step}/instruction.md: missing")
+        if f"steps/{step}/tests/test.sh" not in paths and "tests/test.sh" not in paths:
+            raise TaskError(f"steps/{step}/tests/test.sh: missing, and so is the shared tests/test.sh")
+
+
+def _resolve(name: str, config: TaskConfig, files: TaskFiles) -> Task:
+    environment, verifier = config.environment, config.verifier
+    paths = files.paths or frozenset[str]()
+    network = environment.policy()
+    agent_network = config.agent.declared_policy() or network
+    dockerfile = _dockerfile_instructions(files.dockerfile)
+    return Task(
+        name=name,
+        declared_name=config.task.name if config.task else None,
+        description=config.task.description if config.task else "",
+        schema_version=config.schema_version,
+        instruction=None if config.steps else _instruction_text(files.instruction),
+        step_names=tuple(step.name for step in config.steps),
+        agent_timeout_sec=config.agent.timeout_sec or DEFAULT_AGENT_TIMEOUT_SEC,
+        verifier_timeout_sec=verifier.timeout_sec or DEFAULT_VERIFIER_TIMEOUT_SEC,
+        build_timeout_sec=environment.build_timeout_sec,
+        agent_user=config.agent.user,
+        network=network,
+        agent_network=agent_network,
+        verifier_network=_verifier_network(config, agent_network),
+        verifier_mode=verifier.mode(),
+        verifier_environment=verifier.environment,
+        collect=verifier.collect,
+        os=environment.os,
+        docker_image=environment.docker_image or None,
+        workdir=environment.workdir,
+        cpus=environment.cpus,
+        memory_mb=environment.memory_mb,
+        storage_mb=environment.storage_mb,
+        gpus=environment.gpus or 0,
+        gpu_types=environment.gpu_types or None,
+        tpu=environment.tpu.type if environment.tpu else None,
+        env=_env_values(environment.env, "environment.env"),
+        verifier_env=_env_values(verifier.env, "verifier.env"),
+        solution_env=_env_values(config.solution.env, "solution.env"),
+        artifacts=config.artifacts,
+        healthcheck=environment.healthcheck,
+        mcp_servers=environment.mcp_servers,
+        skills_dir=environment.skills_dir,
+        has_dockerfile="environment/Dockerfile" in paths,
+        has_compose="environment/docker-compose.yaml" in paths,
+        has_solution="solution/solve.sh" in paths,
+        has_tests_dockerfile="tests/Dockerfile" in paths,
+        has_pre_artifacts="pre_artifacts.sh" in paths,
+        has_trajectory=any(path.rsplit("/", 1)[-1] == "trajectory.json" for path in _seed_places(paths)),
+        has_run_instructions=any(keyword == "RUN" for keyword, _ in dockerfile),
+        unknown_keys=config.unknown_keys(),
+    )
+
+
+def _seed_places(paths: Collection[str]) -> list[str]:
+    """Where a trajectory.json seeds a session: beside an instruction."""
+    return [path for path in paths if "/" not in path or (path.startswith("steps/") and path.count("/") == 2)]
+
+
+def _verifier_network(config: TaskConfig, agent_network: NetworkPolicy) -> NetworkPolicy:
+    """Contract section 6.8: shared is the agent's; separate is its own environment's, overridable."""
+    if config.verifier.mode() == "shared":
+        return agent_network
+    own = config.verifier.environment or config.environment
+    return config.verifier.declared_policy() or own.policy()
+
+
+def _instruction_text(data: bytes | None) -> str | None:
+    if data is None:
+        return None
+    try:
+        return data.decode()
+    except UnicodeDecodeError as error:
+        raise TaskError(f"instruction.md: not UTF-8 (byte {error.start})") from None
+
+
+def _env_values(env: Mapping[str, str], table: str) -> dict[str, EnvValue]:
+    return {key: _env_value(key, value, table) for key, value in env.items()}
+
+
+def _env_value(key: str, value: str, table: str) -> EnvValue:
+    if not _ENV_NAME.fullmatch(key):
+        raise TaskError(f"[{table}]: {key!r} is no environment variable name")
+    if "\0" in value:
+        raise TaskError(f"[{table}].{key}: holds a NUL character")
+    match = _TEMPLATE.fullmatch(value)
+    if match is not None:
+        return EnvValue(variable=match[1], default=match[2])
+    if _EMBEDDED_TEMPLATE.search(value):
+        raise TaskError(f"[{table}].{key}: a template must be the whole value, not a part of {value!r}")
+    return EnvValue(literal=value)
+
+
+def _dockerfile_instructions(data: bytes | None) -> list[tuple[str, str]]:
+    """(KEYWORD, arguments) of each instruction, continuation lines joined, here-documents skipped.
+
+    Raises `TaskError` for `USER name:group` (contract section 6.8).
+    """
+    instructions: list[tuple[str, str]] = []
+    lines = iter((data or b"").decode(errors="replace").splitlines())
+    for line in lines:
+        text = line.strip()
+        while text.endswith("\\"):
+            text = text[:-1] + " " + next(lines, "").strip()
+        keyword, _, arguments = text.partition(" ")
+        if not keyword or keyword.startswith("#"):
+            continue
+        for marker in _HEREDOC.findall(arguments):
+            while next(lines, marker).strip() != marker:
+                pass
+        if keyword.upper() == "USER" and ":" in arguments:
+            raise TaskError(f"environment/Dockerfile: USER {arguments.strip()}: a group is not accepted")
+        instructions.append((keyword.upper(), arguments.strip()))
+    return instructions
