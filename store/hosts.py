@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
 from sqlalchemy import Index
-from sqlmodel import Field
+from sqlmodel import Field, col, select
 
-from store.database import Row, json_column, time_column
+from store.database import Database, Row, json_column, now, time_column
 
 
 class Host(Row, table=True):
@@ -47,3 +48,128 @@ class BoxLease(Row, table=True):
     box_id: str | None = None
     reserved_at: datetime = Field(sa_column=time_column())
     gone_at: datetime | None = Field(default=None, sa_column=time_column(nullable=True))
+
+
+# Long enough that a busy or restarting worker keeps its host.
+LEASE_SEC = 30.0
+
+_RENEW = """
+INSERT INTO hosts (id, providers, default_provider, default_reason, queue, follow_queue, cpus, memory_mb,
+                   code_version, lease_expires_at)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, now() + make_interval(secs => $10))
+ON CONFLICT (id) DO UPDATE SET
+  providers = excluded.providers, default_provider = excluded.default_provider,
+  default_reason = excluded.default_reason, cpus = excluded.cpus, memory_mb = excluded.memory_mb,
+  code_version = excluded.code_version, lease_expires_at = excluded.lease_expires_at
+"""
+# The host with the most free memory among those that serve the provider; live ones first, since a lone
+# host whose worker is away is waited for, not given up.
+_HOSTS_OF = """
+SELECT h.*, h.lease_expires_at > now() AS is_live,
+       coalesce(sum(b.cpus) FILTER (WHERE b.state <> 'gone'), 0) AS used_cpus,
+       coalesce(sum(b.memory_mb) FILTER (WHERE b.state <> 'gone'), 0) AS used_memory_mb
+FROM (SELECT * FROM hosts WHERE (providers -> $1 ->> 'ok')::bool ORDER BY id FOR UPDATE) h
+LEFT JOIN box_leases b ON b.host_id = h.id
+GROUP BY h.id, h.providers, h.default_provider, h.default_reason, h.queue, h.follow_queue, h.cpus,
+         h.memory_mb, h.code_version, h.lease_expires_at
+ORDER BY is_live DESC, h.memory_mb - coalesce(sum(b.memory_mb) FILTER (WHERE b.state <> 'gone'), 0) DESC
+"""
+_RESERVE = """
+INSERT INTO box_leases (name, host_id, provider, trial_id, attempt_number, cpus, memory_mb, state, reserved_at)
+VALUES ($1, $2, $3, $4, $5, $6, $7, 'reserved', now())
+ON CONFLICT (name) DO NOTHING
+"""
+
+
+@dataclass(frozen=True)
+class Room:
+    """What a box asks of a host."""
+
+    name: str
+    provider: str
+    trial_id: str
+    attempt_number: int
+    cpus: float
+    memory_mb: int
+
+
+@dataclass(frozen=True)
+class HostChoice:
+    """A host that holds a lease for the box; or `host_id` empty and the reason why none has room."""
+
+    host_id: str = ""
+    queue: str = ""
+    follow_queue: str = ""
+    waiting_for: str | None = None
+
+
+async def renew_host(db: Database, host: Host) -> None:
+    """Say that this host lives, for `LEASE_SEC` from now by the database's clock."""
+    pool = await db.pool()
+    await pool.execute(
+        _RENEW,
+        host.id,
+        host.providers,
+        host.default_provider,
+        host.default_reason,
+        host.queue,
+        host.follow_queue,
+        host.cpus,
+        host.memory_mb,
+        host.code_version,
+        LEASE_SEC,
+    )
+
+
+async def reserve_room(connection: Any, room: Room, cpu_overcommit: float) -> HostChoice:
+    """Lease room for a box on a host, or say what it waits for. Asked again it answers the same lease.
+
+    Must run in a transaction. Memory is never given twice; cpus are, `cpu_overcommit` times, since an
+    agent mostly waits for a model.
+    """
+    held = await connection.fetchrow(
+        "SELECT h.id, h.queue, h.follow_queue FROM box_leases b JOIN hosts h ON h.id = b.host_id"
+        " WHERE b.name = $1 AND b.state <> 'gone'",
+        room.name,
+    )
+    if held is not None:
+        return HostChoice(held["id"], held["queue"], held["follow_queue"])
+    hosts = await connection.fetch(_HOSTS_OF, room.provider)
+    if not hosts:
+        return HostChoice(waiting_for=f"a worker host that serves {room.provider}")
+    for host in hosts:
+        has_memory = host["used_memory_mb"] + room.memory_mb <= host["memory_mb"]
+        if has_memory and host["used_cpus"] + room.cpus <= host["cpus"] * cpu_overcommit:
+            await connection.execute(
+                _RESERVE,
+                room.name,
+                host["id"],
+                room.provider,
+                room.trial_id,
+                room.attempt_number,
+                room.cpus,
+                room.memory_mb,
+            )
+            return HostChoice(host["id"], host["queue"], host["follow_queue"])
+    return HostChoice(waiting_for=f"{room.memory_mb} MB and {room.cpus:g} cpus on {hosts[0]['id']}")
+
+
+async def mark_box(db: Database, name: str, state: str, box_id: str | None = None) -> None:
+    """Note that a leased box is `live` under the provider's id, or `gone`."""
+    pool = await db.pool()
+    await pool.execute(
+        "UPDATE box_leases SET state = $2, box_id = coalesce($3, box_id),"
+        " gone_at = CASE WHEN $2 = 'gone' THEN now() END WHERE name = $1",
+        name,
+        state,
+        box_id,
+    )
+
+
+async def live_host(db: Database, provider: str | None = None) -> Host | None:
+    """A host whose lease is running, the one that serves `provider` when given; the newest lease first."""
+    query = select(Host).where(col(Host.lease_expires_at) > now()).order_by(col(Host.lease_expires_at).desc())
+    async with db.session() as session:
+        hosts = list((await session.execute(query)).scalars().all())
+    serving = [h for h in hosts if provider is None or h.providers.get(provider, {}).get("ok")]
+    return serving[0] if serving else None

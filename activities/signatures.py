@@ -1,0 +1,243 @@
+"""Names and types of every activity: what `workflows` may know of the hands. No implementation here.
+
+Payloads hold references, never content: a workflow's history must stay small and free of secrets.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Generic, Literal, TypeVar
+
+from pydantic import BaseModel, ConfigDict
+
+Input = TypeVar("Input", bound=BaseModel)
+Result = TypeVar("Result", bound=BaseModel)
+
+
+class Payload(BaseModel):
+    """Base of inputs and results. Unknown members are ignored, so that older code reads newer payloads."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+
+@dataclass(frozen=True)
+class Signature(Generic[Input, Result]):
+    """One activity: its name on the wire and its two types."""
+
+    name: str
+    input_type: type[Input]
+    result_type: type[Result]
+
+
+class Nothing(Payload):
+    """The result of an activity that only acts."""
+
+
+# --- one trial -------------------------------------------------------------------------------------
+
+
+class AttemptRef(Payload):
+    """One attempt number of one trial: what every activity of a trial is idempotent by."""
+
+    job_id: str
+    trial_id: str
+    attempt_number: int = 1
+
+
+class Placement(Payload):
+    """Where the attempt runs, or why it does not (yet).
+
+    `is_settled`: the trial has ended already and nothing is to be done. `waiting_for`: no room; ask again.
+    """
+
+    is_settled: bool = False
+    waiting_for: str | None = None
+    provider: str = ""
+    host_id: str = ""
+    queue: str = ""
+    follow_queue: str = ""
+
+
+class PlacedAttempt(AttemptRef):
+    """An attempt that holds a lease on a host."""
+
+    provider: str
+    host_id: str
+
+
+class OpenedBox(Payload):
+    """The box of an attempt, its harness installed. Timeouts are the declared ones, stretched by the job."""
+
+    box_id: str
+    agent_timeout_sec: float
+    verifier_timeout_sec: float
+
+
+class BoxedAttempt(PlacedAttempt):
+    """An attempt that has its box."""
+
+    box_id: str
+    timeout_sec: float
+
+
+class AgentEnd(Payload):
+    """How the agent ended. `exit_code` is null where no process ran or it was killed."""
+
+    exit_code: int | None = None
+    is_timeout: bool = False
+
+
+class VerifierInput(BoxedAttempt):
+    """The verifier starts when the agent is over."""
+
+    agent: AgentEnd
+
+
+class VerifierEnd(Payload):
+    """How the verifier ended; its rewards are in the store already."""
+
+    exit_code: int | None = None
+    is_timeout: bool = False
+    is_scored: bool = False
+
+
+class Failure(Payload):
+    """Why an attempt ended without a verdict. `signature` is the contract's class, null where it has none."""
+
+    kind: Literal["infrastructure", "cancelled"]
+    message: str
+    phase: str | None = None
+    signature: str | None = None
+
+
+class CloseInput(PlacedAttempt):
+    """Persist what is there, end the box, settle. `agent` null: it never ran."""
+
+    box_id: str | None = None
+    agent: AgentEnd | None = None
+    verifier: VerifierEnd | None = None
+    failure: Failure | None = None
+
+
+class Settled(Payload):
+    """What the trial came to."""
+
+    status: str
+    reward: float | None = None
+
+
+PREPARE_TRIAL = Signature("prepare_trial", AttemptRef, Placement)
+OPEN_BOX = Signature("open_box", PlacedAttempt, OpenedBox)
+RUN_AGENT = Signature("run_agent", BoxedAttempt, AgentEnd)
+RUN_VERIFIER = Signature("run_verifier", VerifierInput, VerifierEnd)
+CLOSE_TRIAL = Signature("close_trial", CloseInput, Settled)
+
+
+# --- one job ---------------------------------------------------------------------------------------
+
+
+class AcceptInput(Payload):
+    """`job_id` names a job that the API accepted; else `request` is the body of POST /api/jobs as JSON."""
+
+    job_id: str
+    workflow_id: str
+    owner: str | None = None
+    request_json: str | None = None
+
+
+class JobStart(Payload):
+    """What the job's story needs to know, and no more."""
+
+    job_id: str
+    n_total_trials: int
+    n_concurrent_trials: int
+    is_cancelled: bool = False
+
+
+class JobRef(Payload):
+    """One job."""
+
+    job_id: str
+
+
+class JobIndexes(JobRef):
+    """Some trials of a job by their index."""
+
+    indexes: list[int]
+
+
+class Indexes(Payload):
+    """Indexes of trials."""
+
+    indexes: list[int]
+
+
+class JobEnd(Payload):
+    """What a job came to: the result that Temporal shows."""
+
+    job_id: str
+    status: str
+    n_total_trials: int
+    by_status: dict[str, int]
+    mean_reward: float | None = None
+
+
+ACCEPT_JOB = Signature("accept_job", AcceptInput, JobStart)
+FIND_SETTLED = Signature("find_settled", JobIndexes, Indexes)
+CANCEL_JOB = Signature("cancel_job", JobRef, Nothing)
+CANCEL_UNSTARTED = Signature("cancel_unstarted", JobIndexes, Nothing)
+FINISH_JOB = Signature("finish_job", JobRef, JobEnd)
+
+
+# --- dataset imports -------------------------------------------------------------------------------
+
+
+class ImportRef(Payload):
+    """One dataset import."""
+
+    import_id: str
+
+
+class TaskToBuild(Payload):
+    """One parsed task whose image is to be built."""
+
+    version_id: str
+    task_name: str
+    import_id: str
+    build_timeout_sec: float
+
+
+class ParsedDataset(Payload):
+    """What the archive held. `queue` is the host that builds; `is_refused`: the whole corpus was refused."""
+
+    version_id: str
+    tasks: list[TaskToBuild]
+    queue: str = ""
+    is_refused: bool = False
+
+
+class ImportEnd(Payload):
+    """What the import came to."""
+
+    import_id: str
+    status: str
+    n_ready: int = 0
+    n_failed: int = 0
+
+
+UNPACK_DATASET = Signature("unpack_dataset", ImportRef, ParsedDataset)
+BUILD_TASK = Signature("build_task", TaskToBuild, Nothing)
+FINISH_IMPORT = Signature("finish_import", ImportRef, ImportEnd)
+
+
+# --- archives --------------------------------------------------------------------------------------
+
+
+class ArchiveRef(Payload):
+    """A download to build once: of a `job` or a `trial`."""
+
+    kind: Literal["job", "trial"]
+    subject_id: str
+
+
+BUILD_ARCHIVE = Signature("build_archive", ArchiveRef, Nothing)

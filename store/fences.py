@@ -1,0 +1,64 @@
+"""Fences: a write carries who writes it, and the store refuses one whose place has been taken.
+
+A worker that was frozen while another took over its activity may wake at any moment; whatever it
+then writes carries the lower try and changes nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from domain.errors import EvolveError
+from domain.vocabulary import TRIAL_TERMINAL, AttemptPhase, TrialStatus
+
+PHASE_RANK = {phase: rank for rank, phase in enumerate(AttemptPhase, start=1)}
+
+
+class Fenced(EvolveError):
+    """The writer's place was taken by a later one: its write is refused and it must stop."""
+
+    code = "fenced"
+
+
+@dataclass(frozen=True)
+class Fence:
+    """The writer: one try of one phase of one attempt number."""
+
+    job_id: str
+    trial_id: str
+    attempt_number: int
+    phase: AttemptPhase
+    try_number: int
+
+    @property
+    def rank(self) -> int:
+        """Where the phase stands in the life of an attempt."""
+        return PHASE_RANK[self.phase]
+
+
+async def lock_trial(connection: Any, fence: Fence) -> Any:
+    """The trial's row, locked behind its job's, with the fence taken.
+
+    Returns None when the job or trial was deleted. Raises `Fenced` when a later writer holds the place.
+    Jobs are always locked before trials: the one order, so that nothing deadlocks.
+    """
+    await connection.execute("SELECT FROM jobs WHERE id = $1 FOR UPDATE", fence.job_id)
+    row = await connection.fetchrow("SELECT * FROM trials WHERE id = $1 FOR UPDATE", fence.trial_id)
+    if row is None:
+        return None
+    held = (row["attempt_number"], row["fence_phase"], row["fence_try"])
+    if held > (fence.attempt_number, fence.rank, fence.try_number):
+        raise Fenced(f"trial {fence.trial_id}: {fence.phase} try {fence.try_number} was taken over")
+    await connection.execute(
+        "UPDATE trials SET fence_phase = $2, fence_try = $3 WHERE id = $1",
+        fence.trial_id,
+        fence.rank,
+        fence.try_number,
+    )
+    return row
+
+
+def is_settled(row: Any) -> bool:
+    """Whether a locked row's status is terminal."""
+    return TrialStatus(row["status"]) in TRIAL_TERMINAL

@@ -1,0 +1,281 @@
+"""What activities tell the store: phases, and the settle, which is one transaction."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from domain import events, stats
+from domain.events import NewEvent, TrialName
+from domain.stats import GroupSums, JobTotals, TrialOutcome
+from domain.vocabulary import JOB_TERMINAL, AttemptPhase, ExceptionType, JobStatus, TrialStatus
+from store.database import Database, now
+from store.events import append_events
+from store.fences import Fence, is_settled, lock_trial
+
+STOPPED_MESSAGE = "The trial was stopped."
+
+
+@dataclass(frozen=True)
+class PhaseChange:
+    """What a phase's beginning or end changes: wire members of the trial, its status, its event."""
+
+    members: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    status: TrialStatus | None = None
+    event: NewEvent | None = None
+    sandbox_id: str | None = None
+
+
+@dataclass(frozen=True)
+class Settlement:
+    """The end of one attempt number. `members` are wire members of contract 3.8 beside the outcome's own."""
+
+    outcome: TrialOutcome
+    exception: tuple[ExceptionType, str] | None = None
+    members: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    failed_phase: AttemptPhase | None = None
+
+
+def iso(at: datetime) -> str:
+    """A point in time as the wire writes it."""
+    return at.isoformat().replace("+00:00", "Z")
+
+
+def exception_info(exception: tuple[str, str] | None, at: datetime) -> dict[str, Any] | None:
+    """ExceptionInfo of contract 3.8."""
+    if exception is None:
+        return None
+    kind, message = exception
+    return {
+        "exception_type": str(kind),
+        "exception_message": message,
+        "exception_traceback": "",
+        "occurred_at": iso(at),
+    }
+
+
+async def enter_phase(db: Database, fence: Fence, change: PhaseChange | None = None) -> bool:
+    """Take the fence for a phase and record what changes; False when the trial is settled or deleted."""
+    change = change or PhaseChange()
+    async with db.transaction() as connection:
+        row = await lock_trial(connection, fence)
+        if row is None or is_settled(row):
+            return False
+        await connection.execute(
+            "UPDATE trials SET phase = $2, result = result || $3, sandbox_id = coalesce($4, sandbox_id)"
+            " WHERE id = $1",
+            fence.trial_id,
+            fence.phase.value,
+            dict(change.members),
+            change.sandbox_id,
+        )
+        if change.status is not None and change.status != row["status"]:
+            await move_status(connection, row, change.status)
+        if change.event is not None:
+            await append_events(connection, fence.job_id, [change.event])
+    return True
+
+
+async def move_status(connection: Any, row: Any, target: TrialStatus) -> None:
+    """Change a locked trial's status and its job's tally with it."""
+    tally = await connection.fetchval("SELECT by_status FROM jobs WHERE id = $1", row["job_id"])
+    moved = stats.moved_tally(tally, TrialStatus(row["status"]), target)
+    await connection.execute("UPDATE trials SET status = $2 WHERE id = $1", row["id"], target.value)
+    await connection.execute(
+        "UPDATE jobs SET by_status = $2, updated_at = now() WHERE id = $1", row["job_id"], moved
+    )
+
+
+async def settle(db: Database, fence: Fence, settlement: Settlement) -> tuple[TrialStatus, float | None]:
+    """Settle one attempt number: status, reward, spend, event and job statistics in one transaction.
+
+    A trial that is settled already stays as it is; returns what it came to.
+    """
+    async with db.transaction() as connection:
+        row = await lock_trial(connection, fence)
+        if row is None:
+            return TrialStatus.CANCELLED, None
+        if is_settled(row):
+            return TrialStatus(row["status"]), row["reward"]
+        at = now()
+        await _write_settlement(connection, row, settlement, at)
+        await move_status(connection, row, settlement.outcome.status)
+        await _add_to_statistics(connection, row, settlement.outcome)
+        await append_events(connection, fence.job_id, [_settled_event(row, settlement)])
+    return settlement.outcome.status, settlement.outcome.reward
+
+
+async def _write_settlement(connection: Any, row: Any, settlement: Settlement, at: datetime) -> None:
+    outcome = settlement.outcome
+    members = {
+        **settlement.members,
+        "verifier_result": None if outcome.rewards is None else {"rewards": outcome.rewards},
+        "exception_info": exception_info(settlement.exception, at),
+        "spend_source": outcome.spend_source,
+    }
+    await connection.execute(
+        "UPDATE trials SET result = result || $2, reward = $3, finished_at = $4, phase = NULL WHERE id = $1",
+        row["id"],
+        members,
+        outcome.reward,
+        at,
+    )
+
+
+def _settled_event(row: Any, settlement: Settlement) -> NewEvent:
+    exception = settlement.exception
+    return events.trial_settled(
+        _name(row),
+        settlement.outcome.status,
+        reward=settlement.outcome.reward,
+        exception=None if exception is None else (exception[0].value, exception[1]),
+        attempt_phase=settlement.failed_phase,
+    )
+
+
+def _name(row: Any) -> TrialName:
+    return TrialName(trial_id=row["id"], task_name=row["task_name"], attempt_number=row["attempt_number"])
+
+
+async def _add_to_statistics(connection: Any, row: Any, outcome: TrialOutcome) -> None:
+    totals = JobTotals(**await connection.fetchval("SELECT totals FROM jobs WHERE id = $1", row["job_id"]))
+    await connection.execute(
+        "UPDATE jobs SET totals = $2 WHERE id = $1", row["job_id"], totals.settle(outcome).model_dump()
+    )
+    key = (row["job_id"], row["evals_key"])
+    group = GroupSums(
+        **await connection.fetchrow(
+            "SELECT n_total, n_settled, n_rewarded, n_errors, reward_sum, is_binary"
+            " FROM job_groups WHERE job_id = $1 AND evals_key = $2 FOR UPDATE",
+            *key,
+        )
+    ).settle(outcome)
+    points = stats.pass_at_k(await _attempts_of(connection, *key)) if group.answers_pass_at_k else {}
+    await connection.execute(
+        "UPDATE job_groups SET n_settled = $3, n_rewarded = $4, n_errors = $5, reward_sum = $6,"
+        " is_binary = $7, pass_at_k = $8 WHERE job_id = $1 AND evals_key = $2",
+        *key,
+        group.n_settled,
+        group.n_rewarded,
+        group.n_errors,
+        group.reward_sum,
+        group.is_binary,
+        points,
+    )
+
+
+async def _attempts_of(connection: Any, job_id: str, evals_key: str) -> list[tuple[int, int]]:
+    rows = await connection.fetch(
+        "SELECT count(*) AS attempts, count(*) FILTER (WHERE reward = 1) AS successes"
+        " FROM trials WHERE job_id = $1 AND evals_key = $2 GROUP BY task_name",
+        job_id,
+        evals_key,
+    )
+    return [(row["attempts"], row["successes"]) for row in rows]
+
+
+async def start_job(db: Database, job_id: str) -> Any:
+    """QUEUED → RUNNING with its event, once; returns the job's row, or None when it was deleted."""
+    async with db.transaction() as connection:
+        row = await connection.fetchrow("SELECT * FROM jobs WHERE id = $1 FOR UPDATE", job_id)
+        if row is not None and row["status"] == JobStatus.QUEUED:
+            await connection.execute(
+                "UPDATE jobs SET status = 'RUNNING', updated_at = now() WHERE id = $1", job_id
+            )
+            await append_events(connection, job_id, [events.job_running(job_id)])
+        return row
+
+
+async def cancel_job(connection: Any, job_id: str) -> None:
+    """Accept a cancel: what is queued settles CANCELLED at once, what runs is counted as active.
+
+    Must run in a transaction. A job that is terminal or cancelling stays as it is.
+    """
+    row = await connection.fetchrow("SELECT * FROM jobs WHERE id = $1 FOR UPDATE", job_id)
+    if row is None or JobStatus(row["status"]) in JOB_TERMINAL or row["status"] == JobStatus.CANCELLING:
+        return
+    cancelled = await cancel_queued(connection, job_id)
+    tally = await connection.fetchval("SELECT by_status FROM jobs WHERE id = $1", job_id)
+    active = tally[TrialStatus.RUNNING] + tally[TrialStatus.SCORING]
+    await connection.execute(
+        "UPDATE jobs SET status = 'CANCELLING', cancel_requested_at = now(), updated_at = now()"
+        " WHERE id = $1",
+        job_id,
+    )
+    event = events.job_cancelling(job_id, cancelled_trials=cancelled, active_trials=active)
+    await append_events(connection, job_id, [event])
+
+
+async def cancel_queued(connection: Any, job_id: str, indexes: list[int] | None = None) -> int:
+    """Settle queued trials of a locked job (all, or those at `indexes`) as CANCELLED; returns how many.
+
+    In bulk, whatever their number: one statement for the trials, one for each group, one event each for
+    named ones (a whole job's cancel tells their number in its own event).
+    """
+    at = now()
+    members = {"exception_info": exception_info((ExceptionType.CANCELLED, STOPPED_MESSAGE), at)}
+    rows = await connection.fetch(
+        "UPDATE trials SET status = 'CANCELLED', finished_at = $3, result = result || $4"
+        " WHERE job_id = $1 AND status = 'QUEUED' AND ($2::int[] IS NULL OR index = ANY($2))"
+        " RETURNING id, task_name, attempt_number, evals_key",
+        job_id,
+        indexes,
+        at,
+        members,
+    )
+    if rows:
+        await _count_cancelled(connection, job_id, rows)
+    if indexes is not None:
+        await append_events(connection, job_id, [_stopped_event(row) for row in rows])
+    return len(rows)
+
+
+def _stopped_event(row: Any) -> NewEvent:
+    exception = (ExceptionType.CANCELLED.value, STOPPED_MESSAGE)
+    return events.trial_settled(_name(row), TrialStatus.CANCELLED, exception=exception)
+
+
+async def _count_cancelled(connection: Any, job_id: str, rows: Any) -> None:
+    job = await connection.fetchrow("SELECT by_status, totals FROM jobs WHERE id = $1", job_id)
+    tally, totals = dict(job["by_status"]), dict(job["totals"])
+    tally["QUEUED"] -= len(rows)
+    tally["CANCELLED"] += len(rows)
+    totals["n_errored_trials"] += len(rows)
+    await connection.execute(
+        "UPDATE jobs SET by_status = $2, totals = $3, updated_at = now() WHERE id = $1", job_id, tally, totals
+    )
+    counts: dict[str, int] = {}
+    for row in rows:
+        counts[row["evals_key"]] = counts.get(row["evals_key"], 0) + 1
+    await connection.executemany(
+        "UPDATE job_groups SET n_settled = n_settled + $3, n_errors = n_errors + $3"
+        " WHERE job_id = $1 AND evals_key = $2",
+        [(job_id, key, count) for key, count in counts.items()],
+    )
+
+
+async def finish_job(db: Database, job_id: str) -> Any:
+    """COMPLETED, or CANCELLED when a cancel came before the work was done; returns the job's row.
+
+    If all trials had already ended on their own when the cancel came, the job is COMPLETED (contract 6.5).
+    """
+    async with db.transaction() as connection:
+        row = await connection.fetchrow("SELECT * FROM jobs WHERE id = $1 FOR UPDATE", job_id)
+        if row is None or JobStatus(row["status"]) in JOB_TERMINAL:
+            return row
+        cancelled = row["by_status"]["CANCELLED"]
+        is_cancelled = row["status"] == JobStatus.CANCELLING and cancelled > 0
+        status = JobStatus.CANCELLED if is_cancelled else JobStatus.COMPLETED
+        event = (
+            events.job_cancelled(job_id, cancelled_trials=cancelled)
+            if is_cancelled
+            else events.job_completed(job_id)
+        )
+        await append_events(connection, job_id, [event])
+        return await connection.fetchrow(
+            "UPDATE jobs SET status = $2, finished_at = now(), updated_at = now() WHERE id = $1 RETURNING *",
+            job_id,
+            status.value,
+        )

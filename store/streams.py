@@ -1,0 +1,93 @@
+"""Raw output of a trial's processes, byte for byte, as it was read; and the files a trial leaves."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from store.database import Database
+from store.fences import Fence, Fenced
+from store.trials import TrialFile
+
+_APPEND = """
+INSERT INTO stream_chunks (trial_id, attempt_number, name, offset_bytes, data)
+SELECT $1, $2, $3, $4, $5 FROM trials
+WHERE id = $1 AND (attempt_number, fence_phase, fence_try) <= ($2, $6, $7)
+ON CONFLICT DO NOTHING
+RETURNING 1
+"""
+_HIGH_WATER = """
+SELECT offset_bytes + length(data) FROM stream_chunks
+WHERE trial_id = $1 AND attempt_number = $2 AND name = $3 ORDER BY offset_bytes DESC LIMIT 1
+"""
+_READ = """
+SELECT data FROM stream_chunks WHERE trial_id = $1 AND attempt_number = $2 AND name = $3 ORDER BY offset_bytes
+"""
+
+
+async def append_chunk(db: Database, fence: Fence, name: str, offset_bytes: int, data: bytes) -> None:
+    """Store what was read at `offset_bytes`. Raises `Fenced` when another follower has taken over."""
+    pool = await db.pool()
+    # What a process prints is chatty and read again after a crash: it need not wait for the disk.
+    async with pool.acquire() as connection, connection.transaction():
+        await connection.execute("SET LOCAL synchronous_commit = off")
+        stored = await connection.fetchval(
+            _APPEND,
+            fence.trial_id,
+            fence.attempt_number,
+            name,
+            offset_bytes,
+            data,
+            fence.rank,
+            fence.try_number,
+        )
+    if stored is None and await high_water(db, fence.trial_id, fence.attempt_number, name) <= offset_bytes:
+        raise Fenced(f"trial {fence.trial_id}: output of {fence.phase} is followed by a later try")
+
+
+async def high_water(db: Database, trial_id: str, attempt_number: int, name: str) -> int:
+    """Where a follower goes on: the end of what is stored."""
+    pool = await db.pool()
+    return int(await pool.fetchval(_HIGH_WATER, trial_id, attempt_number, name) or 0)
+
+
+async def read_stream(db: Database, trial_id: str, attempt_number: int, name: str) -> bytes | None:
+    """All of a stream; None when nothing was ever stored of it."""
+    pool = await db.pool()
+    rows = await pool.fetch(_READ, trial_id, attempt_number, name)
+    return b"".join(row["data"] for row in rows) if rows else None
+
+
+async def drop_streams(db: Database, trial_id: str, attempt_number: int) -> None:
+    """Forget the chunks once the same bytes are kept as files."""
+    pool = await db.pool()
+    await pool.execute(
+        "DELETE FROM stream_chunks WHERE trial_id = $1 AND attempt_number = $2", trial_id, attempt_number
+    )
+
+
+async def keep_files(db: Database, files: Sequence[TrialFile]) -> None:
+    """Register kept files; a path that is there already is replaced."""
+    async with db.transaction() as connection:
+        await connection.executemany(
+            "INSERT INTO trial_files (trial_id, attempt_number, path, size_bytes, sha256, blob_key, mode)"
+            " VALUES ($1, $2, $3, $4, $5, $6, $7)"
+            " ON CONFLICT (trial_id, attempt_number, path) DO UPDATE SET size_bytes = excluded.size_bytes,"
+            " sha256 = excluded.sha256, blob_key = excluded.blob_key, mode = excluded.mode",
+            [
+                (f.trial_id, f.attempt_number, f.path, f.size_bytes, f.sha256, f.blob_key, f.mode)
+                for f in files
+            ],
+        )
+
+
+async def add_trace_events(
+    db: Database, trial_id: str, attempt_number: int, rows: Sequence[tuple[int, str, dict[str, Any]]]
+) -> None:
+    """Store parsed events (seq, type, data); a seq that is there already stays."""
+    async with db.transaction() as connection:
+        await connection.executemany(
+            "INSERT INTO trace_events (trial_id, attempt_number, seq, type, data)"
+            " VALUES ($1, $2, $3, $4, $5) ON CONFLICT DO NOTHING",
+            [(trial_id, attempt_number, seq, kind, data) for seq, kind, data in rows],
+        )

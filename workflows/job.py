@@ -1,0 +1,228 @@
+"""The story of a job: a sliding window of trials, a cancel, an end."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+from uuid import NAMESPACE_URL, uuid5
+
+from pydantic import ConfigDict, Field
+from temporalio import workflow
+from temporalio.exceptions import WorkflowAlreadyStartedError
+from temporalio.workflow import ParentClosePolicy
+
+from workflows import names, options
+from workflows.trial import TrialInput, TrialWorkflow
+
+with workflow.unsafe.imports_passed_through():
+    from pydantic_core import to_json
+    from temporalio.common import WorkflowIDReusePolicy
+
+    from activities import signatures as act
+    from activities.signatures import JobIndexes, JobRef, Payload
+    from domain.jobs import trial_id_of
+
+
+class Window(Payload):
+    """What a continued run needs: indexes and counts only."""
+
+    start: act.JobStart
+    next_index: int = 0
+    in_flight: list[int] = Field(default_factory=list[int])
+    n_settled: int = 0
+    is_cancelled: bool = False
+    is_cancel_wanted: bool = False
+    to_stop: list[int] = Field(default_factory=list[int])
+
+
+class JobInput(Payload):
+    """Either `job_id` (accepted by the API), or the body of `POST /api/jobs` without inline secrets and
+    with `owner` (an email or user id; default: the installation's owner). `window`: a continued run."""
+
+    model_config = ConfigDict(frozen=True, extra="allow")
+
+    job_id: str | None = None
+    owner: str | None = None
+    window: Window | None = None
+
+
+@workflow.defn(name=names.JOB_WORKFLOW)
+class JobWorkflow:
+    """Starts trials up to the job's width, learns of each settle by signal, holds only indexes and counts."""
+
+    @workflow.init
+    def __init__(self, start: JobInput) -> None:
+        self._window = start.window
+        self._settled: list[int] = []
+        self._to_stop: list[int] = list(start.window.to_stop) if start.window else []
+        self._is_cancel_wanted = start.window.is_cancel_wanted if start.window else False
+        self._settled_in_this_run = 0
+
+    @workflow.signal(name=names.SIGNAL_TRIAL_SETTLED)
+    def trial_settled(self, index: int) -> None:
+        self._settled.append(index)
+
+    @workflow.signal(name=names.SIGNAL_CANCEL)
+    def cancel(self) -> None:
+        self._is_cancel_wanted = True
+
+    @workflow.signal(name=names.SIGNAL_STOP_TRIALS)
+    def stop_trials(self, indexes: list[int]) -> None:
+        self._to_stop.extend(indexes)
+
+    @workflow.query(name=names.QUERY_PROGRESS)
+    def progress(self) -> dict[str, Any]:
+        """`{job_id, n_total_trials, n_settled, n_running, n_pending, is_cancelled}`; nulls before accept."""
+        w = self._window
+        if w is None:
+            return {"job_id": None, "n_total_trials": None, "n_settled": 0, "n_running": 0, "n_pending": None}
+        return {
+            "job_id": w.start.job_id,
+            "n_total_trials": w.start.n_total_trials,
+            "n_settled": w.n_settled,
+            "n_running": len(w.in_flight),
+            "n_pending": w.start.n_total_trials - w.n_settled - len(w.in_flight),
+            "is_cancelled": w.is_cancelled,
+        }
+
+    @workflow.run
+    async def run(self, start: JobInput) -> act.JobEnd:
+        if self._window is None:
+            accepted = await self._accept(start)
+            self._window = Window(start=accepted, is_cancelled=accepted.is_cancelled)
+        while not self._is_over():
+            try:
+                await self._react()
+            except asyncio.CancelledError:
+                # Temporal's own cancel (UI, CLI, client) means what our signal means.
+                self._is_cancel_wanted = True
+            if self._is_long():
+                workflow.continue_as_new(JobInput(job_id=self._open.start.job_id, window=self._carried()))
+        job = JobRef(job_id=self._open.start.job_id)
+        return await options.call(act.FINISH_JOB, job, options.RECORD)
+
+    @property
+    def _open(self) -> Window:
+        assert self._window is not None
+        return self._window
+
+    async def _accept(self, start: JobInput) -> act.JobStart:
+        info = workflow.info()
+        job_id = start.job_id or str(
+            uuid5(NAMESPACE_URL, f"{info.workflow_id}/{info.first_execution_run_id}")
+        )
+        body = start.model_extra or {}
+        request = act.AcceptInput(
+            job_id=job_id,
+            workflow_id=info.workflow_id,
+            owner=start.owner,
+            request_json=None if start.job_id else to_json(body).decode(),
+        )
+        return await options.call(act.ACCEPT_JOB, request, options.ACCEPT)
+
+    def _is_over(self) -> bool:
+        w = self._open
+        return not w.in_flight and (w.is_cancelled or w.next_index >= w.start.n_total_trials)
+
+    async def _react(self) -> None:
+        """One turn: take in what was signalled, fill the window, wait for more."""
+        self._drain_settled()
+        if self._is_cancel_wanted and not self._open.is_cancelled:
+            await self._cancel()
+        if self._to_stop:
+            await self._stop()
+        await self._fill()
+        if self._is_over() or self._settled:
+            return
+        try:
+            await workflow.wait_condition(
+                lambda: (
+                    bool(self._settled or self._to_stop)
+                    or (self._is_cancel_wanted and not self._open.is_cancelled)
+                ),
+                timeout=options.RECONCILE_AFTER,
+            )
+        except TimeoutError:
+            await self._reconcile()
+
+    def _drain_settled(self) -> None:
+        w = self._open
+        flying = set(w.in_flight)
+        done = {index for index in self._settled if index in flying}
+        self._settled.clear()
+        self._settled_in_this_run += len(done)
+        self._window = w.model_copy(
+            update={
+                "in_flight": [i for i in w.in_flight if i not in done],
+                "n_settled": w.n_settled + len(done),
+            }
+        )
+
+    async def _fill(self) -> None:
+        while True:
+            w = self._open
+            has_room = len(w.in_flight) < w.start.n_concurrent_trials
+            if w.is_cancelled or not has_room or w.next_index >= w.start.n_total_trials:
+                return
+            index = w.next_index
+            # In flight before it is started: a settle that arrives at once is not lost.
+            self._window = w.model_copy(update={"next_index": index + 1, "in_flight": [*w.in_flight, index]})
+            await self._start(index)
+
+    async def _start(self, index: int) -> None:
+        job_id = self._open.start.job_id
+        trial = trial_id_of(job_id, index)
+        start = TrialInput(
+            job_id=job_id, trial_id=trial, index=index, job_workflow_id=workflow.info().workflow_id
+        )
+        try:
+            await workflow.start_child_workflow(
+                TrialWorkflow.run,
+                start,
+                id=names.trial_workflow_id(trial),
+                parent_close_policy=ParentClosePolicy.ABANDON,
+                id_reuse_policy=WorkflowIDReusePolicy.REJECT_DUPLICATE,
+                static_summary=f"trial {index} of job {job_id}",
+            )
+        except WorkflowAlreadyStartedError:
+            workflow.logger.info("trial %s was started already", trial)
+
+    async def _cancel(self) -> None:
+        """The store settles what is queued (a cancel by the API has done so); what runs is cancelled here."""
+        await options.call(act.CANCEL_JOB, JobRef(job_id=self._open.start.job_id), options.RECORD)
+        self._window = self._open.model_copy(update={"is_cancelled": True})
+        for index in self._open.in_flight:
+            await self._cancel_trial(index)
+
+    async def _stop(self) -> None:
+        wanted, self._to_stop = sorted(set(self._to_stop)), []
+        unstarted = [index for index in wanted if index >= self._open.next_index]
+        if unstarted:
+            indexes = JobIndexes(job_id=self._open.start.job_id, indexes=unstarted)
+            await options.call(act.CANCEL_UNSTARTED, indexes, options.RECORD)
+        for index in sorted(set(wanted) & set(self._open.in_flight)):
+            await self._cancel_trial(index)
+
+    async def _cancel_trial(self, index: int) -> None:
+        trial = trial_id_of(self._open.start.job_id, index)
+        handle = workflow.get_external_workflow_handle(names.trial_workflow_id(trial))
+        try:
+            await handle.cancel()
+        except Exception as error:  # closed already: its settle is on the way or found by the reconcile
+            workflow.logger.info("trial %s could not be cancelled: %s", trial, error)
+
+    async def _reconcile(self) -> None:
+        """A trial that an operator terminated never signals: ask for what is silent."""
+        silent = JobIndexes(job_id=self._open.start.job_id, indexes=self._open.in_flight)
+        found = await options.call(act.FIND_SETTLED, silent, options.RECORD)
+        self._settled.extend(found.indexes)
+
+    def _is_long(self) -> bool:
+        is_due = self._settled_in_this_run >= options.TRIALS_PER_RUN
+        return not self._is_over() and (is_due or workflow.info().is_continue_as_new_suggested())
+
+    def _carried(self) -> Window:
+        """All that was signalled and not yet acted on goes into the next run."""
+        self._drain_settled()
+        update = {"is_cancel_wanted": self._is_cancel_wanted, "to_stop": self._to_stop}
+        return self._open.model_copy(update=update)

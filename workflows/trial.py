@@ -1,0 +1,136 @@
+"""The story of one trial: prepare → open the box → agent → verifier → close and settle."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import cast
+
+from temporalio import workflow
+from temporalio.exceptions import ActivityError, ApplicationError, is_cancelled_exception
+
+from workflows import names, options
+
+with workflow.unsafe.imports_passed_through():
+    from activities import signatures as act
+    from activities.signatures import AttemptRef, BoxedAttempt, CloseInput, Failure, Payload, Placement
+
+
+class TrialInput(Payload):
+    """One trial of a job. `job_workflow_id` is told when it settles."""
+
+    job_id: str
+    trial_id: str
+    index: int
+    job_workflow_id: str
+    task_name: str = ""
+
+
+@dataclass
+class Progress:
+    """How far the attempt came: what closing it needs to know."""
+
+    placement: Placement | None = None
+    box: act.OpenedBox | None = None
+    agent: act.AgentEnd | None = None
+    verifier: act.VerifierEnd | None = None
+
+
+@workflow.defn(name=names.TRIAL_WORKFLOW)
+class TrialWorkflow:
+    """Owns the attempt numbers of one trial; settles each exactly once."""
+
+    @workflow.init
+    def __init__(self, start: TrialInput) -> None:
+        self._attempt = AttemptRef(job_id=start.job_id, trial_id=start.trial_id)
+        self._progress = Progress()
+
+    @workflow.run
+    async def run(self, start: TrialInput) -> act.Settled:
+        failure: Failure | None = None
+        try:
+            await self._run_attempt()
+        except BaseException as error:
+            failure = _failure_of(error)
+            if failure is None:
+                raise
+        # Shielded: whatever comes now, the box is ended and the trial settles.
+        settled = await asyncio.shield(asyncio.create_task(self._close(failure)))
+        await self._tell_job(start)
+        return settled
+
+    async def _run_attempt(self) -> None:
+        placement = await self._place()
+        if placement.is_settled:
+            return
+        placed = act.PlacedAttempt(
+            **self._attempt.model_dump(), provider=placement.provider, host_id=placement.host_id
+        )
+        box = self._progress.box = await options.call(
+            act.OPEN_BOX, placed, options.OPEN_BOX, queue=placement.follow_queue
+        )
+        boxed = BoxedAttempt(**placed.model_dump(), box_id=box.box_id, timeout_sec=box.agent_timeout_sec)
+        agent = self._progress.agent = await options.call(
+            act.RUN_AGENT, boxed, options.FOLLOW, queue=placement.follow_queue
+        )
+        verify = act.VerifierInput(
+            **placed.model_dump(), box_id=box.box_id, timeout_sec=box.verifier_timeout_sec, agent=agent
+        )
+        self._progress.verifier = await options.call(
+            act.RUN_VERIFIER, verify, options.FOLLOW, queue=placement.follow_queue
+        )
+
+    async def _place(self) -> Placement:
+        while True:
+            placement = await options.call_here(act.PREPARE_TRIAL, self._attempt, options.RECORD)
+            if placement.waiting_for is None:
+                self._progress.placement = placement
+                return placement
+            workflow.set_current_details(f"waiting for room: {placement.waiting_for}")
+            jitter = 0.5 + workflow.random().random()
+            await workflow.sleep(options.WAIT_FOR_ROOM * jitter)
+
+    async def _close(self, failure: Failure | None) -> act.Settled:
+        placement, box = self._progress.placement, self._progress.box
+        close = CloseInput(
+            **self._attempt.model_dump(),
+            provider=placement.provider if placement else "",
+            host_id=placement.host_id if placement else "",
+            box_id=box.box_id if box else None,
+            agent=self._progress.agent,
+            verifier=self._progress.verifier,
+            failure=failure,
+        )
+        queue = placement.queue if placement and placement.queue else None
+        return await options.call(act.CLOSE_TRIAL, close, options.CLOSE, queue=queue)
+
+    async def _tell_job(self, start: TrialInput) -> None:
+        job = workflow.get_external_workflow_handle(start.job_workflow_id)
+        try:
+            await job.signal(names.SIGNAL_TRIAL_SETTLED, start.index)
+        except ApplicationError as error:
+            # The job is closed already: an operator's doing, and no business of the trial.
+            workflow.logger.info("job was not told: %s", error)
+
+
+def _failure_of(error: BaseException) -> Failure | None:
+    """What ends the attempt without a verdict; None for what must fail the workflow itself."""
+    if is_cancelled_exception(error):
+        return Failure(kind="cancelled", message="The trial was stopped.")
+    if not isinstance(error, ActivityError):
+        return None
+    cause = error.cause
+    message = cause.message if isinstance(cause, ApplicationError) else str(cause)
+    facts = _failure_facts(cause)
+    return Failure(
+        kind="infrastructure",
+        message=message,
+        phase=facts.get("phase"),
+        signature=facts.get("signature"),
+    )
+
+
+def _failure_facts(cause: BaseException | None) -> dict[str, str | None]:
+    """`{phase, signature}` as `activities.failures` put them; empty for what is not ours."""
+    details = cause.details if isinstance(cause, ApplicationError) else ()
+    return cast("dict[str, str | None]", details[0]) if details and isinstance(details[0], dict) else {}
