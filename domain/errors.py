@@ -1,22 +1,24 @@
 """Every error of ours, in one tree.
 
-    EvolveError                      a stable `code`, a sentence, and where it helps the input at fault
-    ├── ApiError                     what the API answers: contract codes with their HTTP status
-    ├── TaskError                    a task directory or task.toml that cannot be honoured, by name
-    ├── ArchiveError                 an archive that is unsafe or unreadable
-    ├── ImageBuildFailed             a task's image; carries the build log's end
-    └── InfrastructureFailure        our or a provider's fault, never the agent's; has a `signature`
-        ├── SandboxDeath             the box is gone
-        ├── ProviderCreateFailure    the provider could not make the box
-        ├── CapacityWait             the provider or host has no room now; waited for, not retried
-        ├── StreamDisconnect         a provider's stream broke
-        ├── ExecChdirFailure         the working directory does not exist in the box
-        └── ProviderUnreachable      it cannot be told whether the box lives
+EvolveError                      a stable `code`, a sentence, and where it helps the input at fault
+├── ApiError                     what the API answers: contract codes with their HTTP status
+├── TaskError                    a task directory or task.toml that cannot be honoured, by name
+├── ArchiveError                 an archive that is unsafe or unreadable
+├── ImageBuildFailed             a task's image; carries the build log's end
+└── InfrastructureFailure        our or a provider's fault, never the agent's; has a `signature`
+    ├── SandboxDeath             the box is gone
+    ├── ProviderCreateFailure    the provider could not make the box
+    ├── CapacityWait             the provider or host has no room now; waited for, not retried
+    ├── StreamDisconnect         a provider's stream broke
+    ├── ExecChdirFailure         the working directory does not exist in the box
+    └── ProviderUnreachable      it cannot be told whether the box lives
 """
 
 from __future__ import annotations
 
 from typing import Any
+
+from domain.error_codes import HTTP_STATUS
 
 
 class EvolveError(Exception):
@@ -37,6 +39,32 @@ class EvolveError(Exception):
         self.code = code or type(self).code
         self.param = param
         self.details = details
+
+
+class ApiError(EvolveError):
+    """A refusal that the API answers in the contract's envelope.
+
+    `code` is one of `domain.error_codes`; `param` is the one input at fault: a body path
+    (`agents[0].name`), a query name or a multipart part name. `retry_after_sec` only where the wait is
+    a known number.
+    """
+
+    def __init__(
+        self,
+        code: str,
+        message: str,
+        *,
+        param: str | None = None,
+        details: dict[str, Any] | None = None,
+        retry_after_sec: float | None = None,
+    ) -> None:
+        super().__init__(message, code=code, param=param, details=details)
+        self.retry_after_sec = retry_after_sec
+
+    @property
+    def status(self) -> int:
+        """The HTTP status of the contract's table; 500 for a code that is not in it."""
+        return HTTP_STATUS.get(self.code, 500)
 
 
 class TaskError(EvolveError):
