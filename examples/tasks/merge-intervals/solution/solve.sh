@@ -1,0 +1,3 @@
+#!/bin/bash
+set -euo pipefail
+cp "$(dirname "$0")/merge.py" /app/merge.py

@@ -1,0 +1,17 @@
+"""Takes the end of the later interval, also when it lies inside the earlier one."""
+
+import json
+import sys
+
+intervals = json.load(sys.stdin)
+if any(start > end for start, end in intervals):
+    sys.exit(1)
+result = []
+for start, end in sorted(intervals):
+    if start == end:
+        continue
+    if result and start <= result[-1][1]:
+        result[-1][1] = end
+    else:
+        result.append([start, end])
+print(json.dumps(result))

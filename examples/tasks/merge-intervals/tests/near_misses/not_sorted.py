@@ -1,0 +1,16 @@
+"""Takes the input as sorted."""
+
+import json
+import sys
+
+result = []
+for start, end in json.load(sys.stdin):
+    if start > end:
+        sys.exit(1)
+    if start == end:
+        continue
+    if result and start <= result[-1][1]:
+        result[-1][1] = max(result[-1][1], end)
+    else:
+        result.append([start, end])
+print(json.dumps(result))

@@ -1,0 +1,3 @@
+#!/bin/bash
+bash /solution/solve.sh
+make -C /app/stats clean

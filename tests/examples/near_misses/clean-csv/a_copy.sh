@@ -1,0 +1,2 @@
+#!/bin/bash
+cp /app/customers.csv /app/clean.csv

@@ -1,0 +1,3 @@
+#!/bin/bash
+bash /solution/solve.sh
+truncate -s -1 /app/clean.csv

@@ -1,0 +1,3 @@
+#!/bin/bash
+bash /solution/solve.sh
+touch /app/textstats/notes.txt

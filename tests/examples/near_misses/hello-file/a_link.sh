@@ -1,0 +1,3 @@
+#!/bin/bash
+echo 'Hello, world!' > /app/x
+ln -s x /app/hello.txt

