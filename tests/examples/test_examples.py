@@ -30,7 +30,7 @@ class Box:
     uid: int = 0
 
     def judge(self, script: Path | str) -> dict[str, float]:
-        """Run a script (a file or a line) as the agent, then the tests in the same namespaces; the rewards."""
+        """Run a script (file or line) as the agent, then the tests in the same namespaces; the rewards."""
         for name in ("app", "logs"):
             (self.scratch / name).mkdir()
         self._copy_environment()
