@@ -1,8 +1,7 @@
 """Packing our trees, and unpacking archives that strangers made.
 
-`unpack_archive` reads a tar or tar.gz from disk as a stream and writes regular files and directories
-only, into a directory that appears whole or not at all. The tar is walked header by header here, because
-`tarfile` reads extension headers of any size into memory and takes a damaged header for the end.
+`unpack_archive` reads a tar or tar.gz from disk as a stream (`activities.tar_stream`) and writes regular
+files and directories only, into a directory that appears whole or not at all.
 
 All functions block; call them in a thread.
 """
@@ -18,12 +17,12 @@ import shutil
 import tarfile
 import tempfile
 import unicodedata
-import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import BinaryIO, Protocol, cast
+from typing import BinaryIO, cast
 
+from activities.tar_stream import ArchiveLimits, CountedStream, open_stream, padded, tar_entries
 from domain.errors import ArchiveError
 
 __all__ = [
@@ -31,42 +30,18 @@ __all__ = [
     "PackedArchive",
     "UnpackedArchive",
     "pack_tree",
+    "tar_of_tree",
     "tree_files",
     "unpack_archive",
 ]
 
-MAX_UNPACKED_BYTES = 64 * 1024**3
-MAX_FILE_BYTES = 5 * 1024**3
-"""Contract section 5: the per-file ceiling of uploads."""
-MAX_ENTRIES = 1_000_000
-MAX_RATIO = 200
-"""Unpacked bytes per packed byte; deflate reaches 1032 on zeros, text stays below 50."""
-RATIO_FREE_BYTES = 64 * 1024**2
-"""Below this size no ratio is asked for: a small archive of zeros harms nobody."""
 MAX_PATH_BYTES = 4096 - 512
 """Leaves room for the directory it is unpacked into."""
 MAX_NAME_BYTES = 255
 MAX_DEPTH = 128
-MAX_EXTENSION_BYTES = 64 * 1024
-"""A PAX or GNU long-name header."""
 
-_BLOCK = tarfile.BLOCKSIZE
 _CHUNK = 1024 * 1024
-_GZIP_MAGIC = b"\x1f\x8b"
 _COMPRESSION_LEVEL = 6
-_GNU_SPARSE = "GNU.sparse."
-_EXTENSION_TYPES = (tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK)
-
-
-@dataclass(frozen=True)
-class ArchiveLimits:
-    """Ceilings; the defaults are the module's constants."""
-
-    max_unpacked_bytes: int = MAX_UNPACKED_BYTES
-    max_file_bytes: int = MAX_FILE_BYTES
-    max_entries: int = MAX_ENTRIES
-    max_ratio: int = MAX_RATIO
-    ratio_free_bytes: int = RATIO_FREE_BYTES
 
 
 @dataclass(frozen=True)
@@ -106,169 +81,14 @@ def unpack_archive(
         _make_directory(tree)
         writer = _TreeWriter(tree, limits or ArchiveLimits())
         with archive.open("rb") as packed:
-            _read_tar(_open_stream(packed, archive.stat().st_size, writer.limits), writer)
+            stream = open_stream(packed, archive.stat().st_size, writer.limits)
+            for entry in tar_entries(stream):
+                writer.add(entry, stream)
         top_dir = writer.sole_top_directory() if may_be_wrapped else None
         os.rename(tree / top_dir if top_dir else tree, destination)
         return writer.result(top_dir)
     finally:
         shutil.rmtree(staging, ignore_errors=True)
-
-
-class _Readable(Protocol):
-    def read(self, size: int, /) -> bytes: ...
-
-
-@dataclass
-class _Stream:
-    """The unpacked bytes of the archive, counted against the ceilings as they are read."""
-
-    source: _Readable
-    limits: ArchiveLimits
-    packed_size: int | None
-    """None for a plain tar, to which no ratio applies."""
-    total: int = 0
-
-    def read(self, size: int) -> bytes:
-        """Exactly `size` bytes, fewer only at the end of the archive."""
-        parts: list[bytes] = []
-        while size > 0:
-            try:
-                part = self.source.read(min(size, _CHUNK))
-            except (OSError, EOFError, zlib.error) as error:
-                raise ArchiveError(f"the archive is damaged or cut off: {error}") from None
-            if not part:
-                break
-            parts.append(part)
-            size -= len(part)
-            self._count(len(part))
-        return b"".join(parts)
-
-    def _count(self, length: int) -> None:
-        self.total += length
-        if self.total > self.limits.max_unpacked_bytes:
-            raise ArchiveError(f"the archive unpacks to more than {self.limits.max_unpacked_bytes} bytes")
-        if self.packed_size is None or self.total <= self.limits.ratio_free_bytes:
-            return
-        if self.total > self.packed_size * self.limits.max_ratio:
-            raise ArchiveError(f"the archive unpacks to more than {self.limits.max_ratio} times its size")
-
-
-def _open_stream(packed: BinaryIO, packed_size: int, limits: ArchiveLimits) -> _Stream:
-    magic = packed.read(2)
-    packed.seek(0)
-    if magic != _GZIP_MAGIC:
-        return _Stream(packed, limits, None)
-    return _Stream(cast("_Readable", gzip.GzipFile(fileobj=packed, mode="rb")), limits, packed_size)
-
-
-@dataclass
-class _Extension:
-    """What PAX and GNU extension headers say about the next entry."""
-
-    name: str | None = None
-    link_name: str | None = None
-    size: int | None = None
-
-
-def _read_tar(stream: _Stream, writer: _TreeWriter) -> None:
-    extension = _Extension()
-    while True:
-        block = stream.read(_BLOCK)
-        if len(block) < _BLOCK:
-            raise ArchiveError("the archive is cut off, or no tar: it has no end-of-archive block")
-        if not any(block):
-            _require_padding_only(stream)
-            return
-        entry = _header(block, stream.total - _BLOCK)
-        if entry.type in _EXTENSION_TYPES:
-            _extend(extension, entry, _extension_data(stream, entry))
-            continue
-        _apply(extension, entry)
-        extension = _Extension()
-        writer.add(entry, stream)
-
-
-def _require_padding_only(stream: _Stream) -> None:
-    while tail := stream.read(_CHUNK):
-        if any(tail):
-            raise ArchiveError("there are bytes after the end of the archive")
-
-
-def _header(block: bytes, offset: int) -> tarfile.TarInfo:
-    try:
-        return tarfile.TarInfo.frombuf(block, "utf-8", "strict")
-    except UnicodeDecodeError:
-        raise ArchiveError(f"the entry at byte {offset} has a name that is not UTF-8") from None
-    except tarfile.HeaderError as error:
-        raise ArchiveError(f"no tar archive, or damaged at byte {offset}: {error}") from None
-
-
-def _extension_data(stream: _Stream, entry: tarfile.TarInfo) -> bytes:
-    if not 0 <= entry.size <= MAX_EXTENSION_BYTES:
-        raise ArchiveError(f"an extension header is larger than {MAX_EXTENSION_BYTES} bytes")
-    data = stream.read(_padded(entry.size))
-    if len(data) < _padded(entry.size):
-        raise ArchiveError("the archive is cut off inside an extension header")
-    return data[: entry.size]
-
-
-def _padded(size: int) -> int:
-    return -(-size // _BLOCK) * _BLOCK
-
-
-def _extend(extension: _Extension, entry: tarfile.TarInfo, data: bytes) -> None:
-    if entry.type == tarfile.GNUTYPE_LONGNAME:
-        extension.name = _extension_text(data.rstrip(b"\0"))
-        return
-    if entry.type == tarfile.GNUTYPE_LONGLINK:
-        extension.link_name = _extension_text(data.rstrip(b"\0"))
-        return
-    records = dict(_pax_records(data))
-    if any(key.startswith(_GNU_SPARSE) for key in records):
-        raise ArchiveError("the archive holds a sparse file, which is not accepted")
-    told = {"path", "linkpath", "size"} & records.keys()
-    if entry.type == tarfile.XGLTYPE:
-        if told:
-            raise ArchiveError(f"a global header sets {', '.join(sorted(told))}, which is not accepted")
-        return
-    if "path" in records:
-        extension.name = _extension_text(records["path"])
-    if "linkpath" in records:
-        extension.link_name = _extension_text(records["linkpath"])
-    if "size" in records:
-        if not records["size"].isdigit() or len(records["size"]) > 18:
-            raise ArchiveError("a PAX header holds a size that is no number")
-        extension.size = int(records["size"])
-
-
-def _pax_records(data: bytes) -> Iterator[tuple[str, bytes]]:
-    """The `length key=value` records of a PAX header; values are bytes."""
-    while data:
-        digits, space, _ = data.partition(b" ")
-        length = int(digits) if space and digits.isdigit() and len(digits) < 8 else 0
-        key, equals, value = data[len(digits) + 1 : length].partition(b"=")
-        if length > len(data) or not equals or not value.endswith(b"\n"):
-            raise ArchiveError("a PAX header is damaged")
-        yield _extension_text(key), value[:-1]
-        data = data[length:]
-
-
-def _extension_text(data: bytes) -> str:
-    try:
-        return data.decode()
-    except UnicodeDecodeError:
-        raise ArchiveError(f"an entry has a name that is not UTF-8: {data[:80]!r}") from None
-
-
-def _apply(extension: _Extension, entry: tarfile.TarInfo) -> None:
-    if extension.name is not None:
-        entry.name = extension.name
-        if entry.type == tarfile.AREGTYPE and entry.name.endswith("/"):
-            entry.type = tarfile.DIRTYPE
-    if extension.link_name is not None:
-        entry.linkname = extension.link_name
-    if extension.size is not None:
-        entry.size = extension.size
 
 
 @dataclass
@@ -283,7 +103,7 @@ class _TreeWriter:
     n_entries: int = 0
     _spelling: dict[str, str] = field(default_factory=dict[str, str])
 
-    def add(self, entry: tarfile.TarInfo, stream: _Stream) -> None:
+    def add(self, entry: tarfile.TarInfo, stream: CountedStream) -> None:
         self.n_entries += 1
         if self.n_entries > self.limits.max_entries:
             raise ArchiveError(f"the archive holds more than {self.limits.max_entries} entries")
@@ -324,7 +144,7 @@ class _TreeWriter:
         if slash:
             self._add_directory(parent)
 
-    def _add_file(self, path: str, entry: tarfile.TarInfo, stream: _Stream) -> None:
+    def _add_file(self, path: str, entry: tarfile.TarInfo, stream: CountedStream) -> None:
         if not path:
             raise ArchiveError(f"{entry.name!r} names no file")
         if not 0 <= entry.size <= self.limits.max_file_bytes:
@@ -363,7 +183,7 @@ def _make_directory(path: Path) -> None:
     path.chmod(0o755)
 
 
-def _copy_data(stream: _Stream, target: BinaryIO, path: str, size: int) -> None:
+def _copy_data(stream: CountedStream, target: BinaryIO, path: str, size: int) -> None:
     left = size
     while left:
         chunk = stream.read(min(left, _CHUNK))
@@ -371,7 +191,7 @@ def _copy_data(stream: _Stream, target: BinaryIO, path: str, size: int) -> None:
             raise ArchiveError(f"the archive is cut off inside {path!r}")
         target.write(chunk)
         left -= len(chunk)
-    if len(stream.read(_padded(size) - size)) != _padded(size) - size:
+    if len(stream.read(padded(size) - size)) != padded(size) - size:
         raise ArchiveError(f"the archive is cut off after {path!r}")
 
 
@@ -411,6 +231,15 @@ def tree_files(directory: Path, prefix: str = "") -> dict[str, Path]:
             if path.is_file() and not path.is_symlink():
                 found[prefix + path.relative_to(directory).as_posix()] = path
     return dict(sorted(found.items()))
+
+
+def tar_of_tree(directory: Path) -> bytes:
+    """The tree as an uncompressed tar in memory, for a box's `put_tar`; deterministic like `pack_tree`."""
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w", format=tarfile.PAX_FORMAT) as tar:
+        for path, content in tree_files(directory).items():
+            _pack_entry(tar, path, content)
+    return buffer.getvalue()
 
 
 def pack_tree(source: Path | Mapping[str, Path | bytes], archive: Path) -> PackedArchive:

@@ -34,7 +34,9 @@ __all__ = [
     "EnvValue",
     "Task",
     "TaskFiles",
+    "is_pinned_image",
     "parse_task",
+    "resolve_env",
 ]
 
 DEFAULT_AGENT_TIMEOUT_SEC = 3600.0
