@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple
 from uuid import UUID, uuid5
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -160,20 +160,18 @@ class BuildExclusion(BaseModel):
 
 
 class DatasetPlan(BaseModel):
-    """The tasks that run from one dataset version, in order."""
+    """One dataset version of a job, and how many of its tasks run."""
 
     model_config = ConfigDict(frozen=True)
 
     name: str
     version: str
     version_id: str
-    task_names: tuple[str, ...]
+    n_tasks: int
 
 
-class TrialSlot(BaseModel):
+class TrialSlot(NamedTuple):
     """One trial of a plan: `attempt` counts from 1 within its arm and task."""
-
-    model_config = ConfigDict(frozen=True)
 
     index: int
     trial_id: str
@@ -185,7 +183,10 @@ class TrialSlot(BaseModel):
 
 
 class JobPlan(BaseModel):
-    """Everything a job runs under, resolved once; stored as JSON and never changed."""
+    """Everything a job runs under, resolved once; stored as JSON and never changed.
+
+    Task names are not in it: they are on the job's trials, and there may be ten thousand.
+    """
 
     model_config = ConfigDict(frozen=True)
 
@@ -204,7 +205,7 @@ class JobPlan(BaseModel):
     @property
     def n_tasks(self) -> int:
         """Tasks over all datasets."""
-        return sum(len(dataset.task_names) for dataset in self.datasets)
+        return sum(dataset.n_tasks for dataset in self.datasets)
 
     @property
     def n_trials(self) -> int:
@@ -216,24 +217,34 @@ class JobPlan(BaseModel):
         """Every trial spending its whole cap on every attempt that the retry policy allows."""
         return self.max_trial_spend_nanos * self.n_trials * (self.retry.max_retries + 1)
 
+
+@dataclass(frozen=True)
+class PlannedJob:
+    """A plan with the names of its tasks, dataset by dataset: what the trials are expanded from."""
+
+    plan: JobPlan
+    task_names: tuple[tuple[str, ...], ...]
+
     def slots(self) -> Iterator[TrialSlot]:
         """Every trial, by index."""
-        namespace = UUID(self.job_id)
-        index = 0
-        for dataset in self.datasets:
-            for task_name in dataset.task_names:
-                for arm_index in range(len(self.arms)):
-                    for attempt in range(1, self.n_attempts + 1):
-                        yield TrialSlot.model_construct(
-                            index=index,
-                            trial_id=str(uuid5(namespace, str(index))),
-                            source=dataset.name,
-                            version_id=dataset.version_id,
-                            task_name=task_name,
-                            arm_index=arm_index,
-                            attempt=attempt,
-                        )
-                        index += 1
+        namespace = UUID(self.plan.job_id)
+        rows = (
+            (dataset, task_name, arm_index, attempt)
+            for dataset, task_names in zip(self.plan.datasets, self.task_names, strict=True)
+            for task_name in task_names
+            for arm_index in range(len(self.plan.arms))
+            for attempt in range(1, self.plan.n_attempts + 1)
+        )
+        for index, (dataset, task_name, arm_index, attempt) in enumerate(rows):
+            yield TrialSlot(
+                index=index,
+                trial_id=str(uuid5(namespace, str(index))),
+                source=dataset.name,
+                version_id=dataset.version_id,
+                task_name=task_name,
+                arm_index=arm_index,
+                attempt=attempt,
+            )
 
 
 @dataclass(frozen=True)
@@ -260,7 +271,7 @@ def plan_job(
     job_id: str,
     job_name: str,
     default_provider: SandboxProvider,
-) -> JobPlan:
+) -> PlannedJob:
     """The plan of a request. `versions` answers its selectors one to one.
 
     Raises the refusals of contract §2.7: agents, selection, `provider_unsupported`, `invalid_input`.
@@ -278,7 +289,7 @@ def plan_job(
                 name=version.name,
                 version=version.version,
                 version_id=version.version_id,
-                task_names=tuple(task.name for task in selection.tasks),
+                n_tasks=len(selection.tasks),
             )
             for version, selection in zip(versions, selections, strict=True)
         ),
@@ -291,9 +302,11 @@ def plan_job(
         multipliers=_multipliers(request),
         build_exclusions=tuple(_exclusions(versions, selections)),
     )
+    task_names = tuple(tuple(task.name for task in selection.tasks) for selection in selections)
+    planned = PlannedJob(plan, task_names)
     _refuse_size(plan)
-    _refuse_long_timers(plan, versions)
-    return plan
+    _refuse_long_timers(planned, versions)
+    return planned
 
 
 def _select(request: JobCreate, versions: Sequence[VersionTasks]) -> list[TaskSelection]:
@@ -340,20 +353,30 @@ def _refuse_size(plan: JobPlan) -> None:
         )
 
 
-def _refuse_long_timers(plan: JobPlan, versions: Sequence[VersionTasks]) -> None:
-    phases: tuple[Literal["agent", "verifier"], ...] = ("agent", "verifier")
-    for version, dataset in zip(versions, plan.datasets, strict=True):
-        for task_name in dataset.task_names:
-            for phase in phases:
-                declared = version.timeouts_sec.get(task_name, {}).get(phase)
-                if declared is not None and declared * plan.multipliers.of(phase) > MAX_TIMER_SEC:
-                    param = _multiplier_param(plan.multipliers, phase)
-                    raise ApiError(
-                        "invalid_input",
-                        f"{param}: {task_name}'s {phase} timeout of {declared} s × "
-                        f"{plan.multipliers.of(phase)} is past the ceiling of {MAX_TIMER_SEC} s.",
-                        param=param,
-                    )
+def _refuse_long_timers(planned: PlannedJob, versions: Sequence[VersionTasks]) -> None:
+    for version, task_names in zip(versions, planned.task_names, strict=True):
+        for task_name in task_names:
+            declared = version.timeouts_sec.get(task_name, {})
+            _refuse_long_timer(planned.plan.multipliers, task_name, "agent", declared)
+            _refuse_long_timer(planned.plan.multipliers, task_name, "verifier", declared)
+
+
+def _refuse_long_timer(
+    multipliers: TimeoutMultipliers,
+    task_name: str,
+    phase: Literal["agent", "verifier"],
+    declared_sec: Mapping[str, float],
+) -> None:
+    timeout_sec, factor = declared_sec.get(phase, 0.0), multipliers.of(phase)
+    if timeout_sec * factor <= MAX_TIMER_SEC:
+        return
+    param = _multiplier_param(multipliers, phase)
+    raise ApiError(
+        "invalid_input",
+        f"{param}: {task_name}'s {phase} timeout of {timeout_sec} s × {factor} is past the ceiling of "
+        f"{MAX_TIMER_SEC} s.",
+        param=param,
+    )
 
 
 def _multiplier_param(multipliers: TimeoutMultipliers, phase: Literal["agent", "verifier"]) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from domain.jobs import JobCreate, JobPlan, VersionTasks, plan_job
+from domain.jobs import JobCreate, JobPlan, PlannedJob, VersionTasks, plan_job
 from domain.requests import parse_request
 from domain.selection import SelectableTask
 from domain.vocabulary import SandboxProvider
@@ -39,7 +39,7 @@ def make_version(
     return VersionTasks(dataset, "1.0", f"version-of-{dataset}", tasks, timeouts_sec or {})
 
 
-def make_plan(*versions: VersionTasks, **changes: Any) -> JobPlan:
+def plan_trials(*versions: VersionTasks, **changes: Any) -> PlannedJob:
     versions = versions or (make_version(),)
     changes.setdefault("datasets", [{"name": version.name} for version in versions])
     return plan_job(
@@ -49,3 +49,7 @@ def make_plan(*versions: VersionTasks, **changes: Any) -> JobPlan:
         job_name="a job",
         default_provider=SandboxProvider.LOCAL,
     )
+
+
+def make_plan(*versions: VersionTasks, **changes: Any) -> JobPlan:
+    return plan_trials(*versions, **changes).plan

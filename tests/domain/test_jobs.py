@@ -10,7 +10,7 @@ from domain.jobs import JobCreate, trial_id_of
 from domain.requests import parse_json_object, parse_request
 from domain.retry_policy import DEFAULT_EXCLUDE_EXCEPTIONS
 from domain.vocabulary import SandboxProvider
-from tests.domain.job_factory import JOB_ID, make_plan, make_request, make_version, request_body
+from tests.domain.job_factory import JOB_ID, make_plan, make_request, make_version, plan_trials, request_body
 
 
 def refusal_of(**changes: Any) -> ApiError:
@@ -131,9 +131,10 @@ def test_an_empty_include_set_is_no_filter(include: list[str] | None):
 
 
 def test_trials_are_tasks_times_arms_times_attempts_in_a_stable_order():
-    plan = make_plan(make_version("b", "a"), n_attempts=2, agents=[{"name": "nop"}, {"name": "oracle"}])
-    slots = list(plan.slots())
-    assert len(slots) == plan.n_trials == 8
+    agents = [{"name": "nop"}, {"name": "oracle"}]
+    planned = plan_trials(make_version("b", "a"), n_attempts=2, agents=agents)
+    slots = list(planned.slots())
+    assert len(slots) == planned.plan.n_trials == 8
     assert [(slot.task_name, slot.arm_index, slot.attempt) for slot in slots[:5]] == [
         ("b", 0, 1),
         ("b", 0, 2),
@@ -151,8 +152,7 @@ def test_selection_takes_includes_minus_excludes_then_the_cap_in_each_dataset():
         {"name": "demo", "task_names": ["a*", "b1"], "exclude_task_names": ["a1"], "n_tasks": 1},
         {"name": "other", "exclude_task_names": ["b*"]},
     ]
-    plan = make_plan(*versions, datasets=selectors)
-    assert [dataset.task_names for dataset in plan.datasets] == [("a2",), ("a3",)]
+    assert plan_trials(*versions, datasets=selectors).task_names == (("a2",), ("a3",))
 
 
 @pytest.mark.parametrize(
