@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal
 from uuid import UUID, uuid5
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -170,7 +170,8 @@ class DatasetPlan(BaseModel):
     n_tasks: int
 
 
-class TrialSlot(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class TrialSlot:
     """One trial of a plan: `attempt` counts from 1 within its arm and task."""
 
     index: int
