@@ -5,7 +5,8 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import BigInteger, Column, Index, LargeBinary
+from sqlalchemy import BigInteger, Column, Computed, Index, LargeBinary, String
+from sqlalchemy.dialects.postgresql import JSONB
 from sqlmodel import Field
 
 from store.database import Row, json_column, time_column
@@ -16,7 +17,8 @@ class Trial(Row, table=True):
 
     `result` holds the wire members of contract 3.8 that phases write (`verifier_result`,
     `exception_info`, `agent_result`, timings …). The fence is (attempt_number, fence_phase, fence_try):
-    a write that carries a lower one is refused.
+    a write that carries a lower one is refused. `rewards` and `exception_type` are Postgres's own copies
+    out of `result`, so that a job's lists of trial ids are read without unpacking ten thousand documents.
     """
 
     __tablename__ = "trials"
@@ -41,6 +43,12 @@ class Trial(Row, table=True):
     fence_try: int = 0
     reward: float | None = None
     result: dict[str, Any] = Field(sa_column=json_column())
+    rewards: dict[str, Any] | None = Field(
+        default=None, sa_column=Column(JSONB, Computed("result -> 'verifier_result' -> 'rewards'"))
+    )
+    exception_type: str | None = Field(
+        default=None, sa_column=Column(String, Computed("result -> 'exception_info' ->> 'exception_type'"))
+    )
     n_retries: int = 0
     retries: list[dict[str, Any]] = Field(sa_column=json_column())
     sandbox_id: str | None = None

@@ -1,0 +1,259 @@
+"""Accepting a job: one transaction with its plan, trials, statistics, first event, intent and key.
+
+The API and an activity (for a job that a Temporal client started) share this one function.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+from uuid import uuid4
+
+from domain import events, stats
+from domain.errors import ApiError
+from domain.jobs import DatasetSelector, JobCreate, JobPlan, PlannedJob, VersionTasks, plan_job
+from domain.selection import SelectableTask
+from domain.vocabulary import DatasetVersionState, SandboxProvider
+from store.accounts import Caller
+from store.database import Database, now
+from store.events import append_events
+from store.intents import IntentKind, add_intent
+from store.orgs import owning_org
+
+CREATE_VERB = "create"
+_NOT_YET = (SandboxProvider.E2B, SandboxProvider.DAYTONA, SandboxProvider.MODAL)
+
+# Locked, so that the dataset cannot be deleted between the plan and its trials.
+_DATASET = "SELECT id, active_version_id FROM datasets WHERE name = $1 AND org_id = ANY($2) FOR SHARE"
+_LABEL = """
+SELECT id, version, state FROM dataset_versions
+WHERE dataset_id = $1 AND version = $2 AND replaced_at IS NULL
+"""
+_ACTIVE = "SELECT id, version, state FROM dataset_versions WHERE id = $1"
+_TASKS = """
+SELECT task_name, state, verdicts, failure ->> 'message' AS failure, agent_timeout_sec, verifier_timeout_sec
+FROM dataset_tasks WHERE version_id = $1 ORDER BY ordinal
+"""
+_NEWEST_HOST = "SELECT providers, default_provider FROM hosts ORDER BY lease_expires_at DESC LIMIT 1"
+_INSERT_JOB = """
+INSERT INTO jobs (id, owner_user_id, org_id, name, status, plan, n_total_trials, by_status, totals,
+                  workflow_id, idempotency_verb, idempotency_key, fingerprint, last_seq,
+                  started_at, updated_at)
+VALUES ($1, $2, $3, $4, 'QUEUED', $5, $6, $7, $8, $9, $10, $11, $12, 0, $13, $13)
+"""
+_INSERT_TRIALS = """
+INSERT INTO trials (id, job_id, index, task_name, source, version_id, arm_index, attempt, evals_key, status,
+                    attempt_number, fence_phase, fence_try, result, n_retries, retries)
+SELECT u.*, 'QUEUED', 1, 0, 0, '{}', 0, '[]'
+FROM (SELECT unnest($2::text[]), $1::text, unnest($3::int[]), unnest($4::text[]), unnest($5::text[]),
+             unnest($6::text[]), unnest($7::int[]), unnest($8::int[]), unnest($9::text[])) u
+"""
+_INSERT_GROUP = """
+INSERT INTO job_groups (job_id, evals_key, arm_index, source, n_total, n_settled, n_rewarded, n_errors,
+                        reward_sum, is_binary, pass_at_k)
+VALUES ($1, $2, $3, $4, $5, 0, 0, 0, 0, true, '{}')
+"""
+
+
+@dataclass(frozen=True)
+class Accepted:
+    """The job that answers the request; `is_replay` when an earlier request with the same key made it."""
+
+    job_id: str
+    is_replay: bool
+
+
+async def accept_job(
+    db: Database,
+    caller: Caller,
+    request: JobCreate,
+    *,
+    job_id: str | None = None,
+    workflow_id: str | None = None,
+    idempotency_key: str | None = None,
+) -> Accepted:
+    """Write the job or refuse it with `ApiError`; nothing is written when it is refused.
+
+    With `job_id`, a second call finds the job of the first. Without `workflow_id` it is `job/<id>` and an
+    intent to start it is written too: a job that a workflow brought runs already.
+    """
+    request.refuse_unhonoured()
+    async with db.transaction() as connection:
+        earlier = await _find_earlier(connection, caller, request, job_id, idempotency_key)
+        if earlier is not None:
+            return Accepted(earlier, is_replay=True)
+        org_id = await owning_org(connection, caller, request.org)
+        at = now()
+        planned = await _plan(connection, caller, request, job_id or str(uuid4()), at)
+        job_id = planned.plan.job_id
+        identity = (caller.user_id, org_id, workflow_id or f"job/{job_id}")
+        key = (CREATE_VERB, idempotency_key, request.fingerprint()) if idempotency_key else (None, None, None)
+        await _insert(connection, planned, identity, key, at)
+        await append_events(connection, job_id, [events.job_created(planned.plan)])
+        if workflow_id is None:
+            await add_intent(connection, IntentKind.START_JOB, job_id)
+    return Accepted(job_id, is_replay=False)
+
+
+async def _find_earlier(
+    connection: Any, caller: Caller, request: JobCreate, job_id: str | None, key: str | None
+) -> str | None:
+    if job_id is not None:
+        return await connection.fetchval("SELECT id FROM jobs WHERE id = $1", job_id)
+    if key is None:
+        return None
+    # Two requests with one key at the same time: the second waits, then finds the first's job.
+    lock = f"{caller.user_id}/{CREATE_VERB}/{key}"
+    await connection.execute("SELECT pg_advisory_xact_lock(hashtextextended($1, 0))", lock)
+    row = await connection.fetchrow(
+        "SELECT id, fingerprint FROM jobs"
+        " WHERE owner_user_id = $1 AND idempotency_verb = $2 AND idempotency_key = $3",
+        caller.user_id,
+        CREATE_VERB,
+        key,
+    )
+    if row is None:
+        return None
+    if row["fingerprint"] != request.fingerprint():
+        message = "This Idempotency-Key was used for a different request."
+        raise ApiError("idempotency_key_reused", message, details={"job_id": row["id"]})
+    return row["id"]
+
+
+async def _plan(connection: Any, caller: Caller, request: JobCreate, job_id: str, at: datetime) -> PlannedJob:
+    versions = [
+        await _resolve_version(connection, caller, selector, f"datasets[{position}]")
+        for position, selector in enumerate(request.datasets)
+    ]
+    default_provider = await _provider(connection, request)
+    job_name = request.job_name or at.strftime("%Y-%m-%d__%H-%M-%S")
+    return plan_job(request, versions, job_id=job_id, job_name=job_name, default_provider=default_provider)
+
+
+async def _resolve_version(
+    connection: Any, caller: Caller, selector: DatasetSelector, param: str
+) -> VersionTasks:
+    dataset = await connection.fetchrow(_DATASET, selector.name, caller.org_ids)
+    if dataset is None:
+        message = f"{param}.name: no dataset {selector.name}."
+        raise ApiError("dataset_not_found", message, param=f"{param}.name")
+    if selector.version is not None:
+        version = await connection.fetchrow(_LABEL, dataset["id"], selector.version)
+    else:
+        version = await connection.fetchrow(_ACTIVE, dataset["active_version_id"])
+    _refuse_version(selector, version, param)
+    return await _version_tasks(connection, selector.name, version)
+
+
+def _refuse_version(selector: DatasetSelector, version: Any, param: str) -> None:
+    if version is None and selector.version is None:
+        message = f"{param}.name: {selector.name} has no active version; name one."
+        raise ApiError("no_active_version", message, param=f"{param}.name")
+    if version is None:
+        message = f"{param}.version: {selector.name} has no version {selector.version}."
+        raise ApiError("dataset_version_not_found", message, param=f"{param}.version")
+    if version["state"] != DatasetVersionState.READY:
+        message = f"{param}.version: {selector.name}@{version['version']} is {version['state']}, not READY."
+        details = {"version": version["version"], "state": version["state"]}
+        raise ApiError("version_not_ready", message, param=f"{param}.version", details=details)
+
+
+async def _version_tasks(connection: Any, name: str, version: Any) -> VersionTasks:
+    rows = await connection.fetch(_TASKS, version["id"])
+    tasks = [
+        SelectableTask(
+            name=row["task_name"],
+            is_ready=row["state"] == "READY",
+            failure=row["failure"],
+            refusals={
+                provider: verdict.get("reason") or "refused"
+                for provider, verdict in row["verdicts"].items()
+                if not verdict.get("ok")
+            },
+        )
+        for row in rows
+    ]
+    timeouts_sec = {
+        row["task_name"]: {
+            "agent": row["agent_timeout_sec"] or 0.0,
+            "verifier": row["verifier_timeout_sec"] or 0.0,
+        }
+        for row in rows
+    }
+    return VersionTasks(name, version["version"], version["id"], tasks, timeouts_sec)
+
+
+async def _provider(connection: Any, request: JobCreate) -> SandboxProvider:
+    """The default of the newest host, whether its worker is up or away; refuses a provider none offers."""
+    host = await connection.fetchrow(_NEWEST_HOST)
+    asked = request.sandbox_provider
+    if asked is None:
+        return SandboxProvider(host["default_provider"]) if host else SandboxProvider.LOCAL
+    if SandboxProvider(asked) in _NOT_YET:
+        message = f"sandbox_provider: {asked} is not in this release."
+        raise ApiError("feature_unsupported", message, param="sandbox_provider")
+    offer = host["providers"].get(asked, {"ok": False, "reason": "not offered"}) if host else {"ok": True}
+    if not offer["ok"]:
+        message = f"sandbox_provider: {asked} cannot run here: {offer.get('reason')}."
+        raise ApiError(
+            "provider_unsupported", message, param="sandbox_provider", details={"refused_tasks": []}
+        )
+    return SandboxProvider(asked)
+
+
+async def _insert(
+    connection: Any,
+    planned: PlannedJob,
+    identity: tuple[str, str, str],
+    key: tuple[str | None, str | None, str | None],
+    at: datetime,
+) -> None:
+    plan = planned.plan
+    owner_user_id, org_id, workflow_id = identity
+    await connection.execute(
+        _INSERT_JOB,
+        plan.job_id,
+        owner_user_id,
+        org_id,
+        plan.job_name,
+        plan.model_dump(mode="json"),
+        plan.n_trials,
+        stats.empty_tally(plan.n_trials),
+        stats.JobTotals().model_dump(),
+        workflow_id,
+        *key,
+        at,
+    )
+    await _insert_trials(connection, planned)
+    await connection.executemany(_INSERT_GROUP, list(_groups(plan)))
+
+
+async def _insert_trials(connection: Any, planned: PlannedJob) -> None:
+    plan = planned.plan
+    slots = list(planned.slots())
+    keys = {
+        (arm_index, dataset.name): arm.evals_key(dataset.name)
+        for arm_index, arm in enumerate(plan.arms)
+        for dataset in plan.datasets
+    }
+    await connection.execute(
+        _INSERT_TRIALS,
+        plan.job_id,
+        [slot.trial_id for slot in slots],
+        [slot.index for slot in slots],
+        [slot.task_name for slot in slots],
+        [slot.source for slot in slots],
+        [slot.version_id for slot in slots],
+        [slot.arm_index for slot in slots],
+        [slot.attempt for slot in slots],
+        [keys[slot.arm_index, slot.source] for slot in slots],
+    )
+
+
+def _groups(plan: JobPlan) -> list[tuple[str, str, int, str, int]]:
+    return [
+        (plan.job_id, arm.evals_key(dataset.name), arm_index, dataset.name, dataset.n_tasks * plan.n_attempts)
+        for arm_index, arm in enumerate(plan.arms)
+        for dataset in plan.datasets
+    ]
