@@ -1,0 +1,103 @@
+"""A short command in a container, through the engine's exec."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from aiodocker.containers import DockerContainer
+from aiodocker.execs import Exec
+from aiodocker.stream import Stream
+
+from activities.sandboxes.base import RunResult
+from domain.errors import ExecChdirFailure, SandboxDeath, TaskError
+
+CANNOT_EXECUTE = 126
+KILLED = 137
+STDERR = 2
+
+
+@dataclass(frozen=True)
+class Command:
+    argv: Sequence[str]
+    user: str
+    cwd: str | None = None
+    env: Mapping[str, str] | None = None
+    stdin: bytes | None = None
+
+
+async def run_command(container: DockerContainer, command: Command, timeout_sec: float) -> RunResult:
+    """Run and wait. Raises `TimeoutError` after killing it, `ExecChdirFailure`, `SandboxDeath`."""
+    execution = await container.exec(
+        command.argv,
+        stdin=command.stdin is not None,
+        user=command.user,
+        environment=command.env,
+        workdir=command.cwd,
+    )
+    try:
+        async with asyncio.timeout(timeout_sec):
+            stdout, stderr = await _transfer(execution, command.stdin)
+    except TimeoutError as error:
+        await _kill(container, execution)
+        raise TimeoutError(f"{command.argv[0]} did not end within {timeout_sec:g} s") from error
+    exit_code = (await execution.inspect())["ExitCode"]
+    if exit_code == KILLED and not (await container.show())["State"]["Running"]:
+        raise SandboxDeath(f"the box died while it ran {command.argv[0]}")
+    if exit_code == CANNOT_EXECUTE:
+        _raise_refusal(command, (stdout + stderr).decode(errors="replace"))
+    return RunResult(exit_code, stdout, stderr)
+
+
+async def _transfer(execution: Exec, stdin: bytes | None) -> tuple[bytes, bytes]:
+    stdout, stderr = bytearray(), bytearray()
+    async with execution.start(detach=False) as stream, asyncio.TaskGroup() as group:
+        feeding = group.create_task(_feed(stream, stdin)) if stdin is not None else None
+        while message := await stream.read_out():
+            (stderr if message.stream == STDERR else stdout).extend(message.data)
+        if feeding is not None:
+            feeding.cancel()  # the command ended without reading all of it
+    return bytes(stdout), bytes(stderr)
+
+
+async def _feed(stream: Stream, stdin: bytes) -> None:
+    with contextlib.suppress(ConnectionError):  # the command ended without reading all of it
+        await stream.write_in(stdin)
+        # aiodocker can only close both directions; the command's end of file is a half close.
+        response = stream._resp
+        transport = response.connection.transport if response and response.connection else None
+        if transport is not None:
+            transport.write_eof()
+
+
+async def _kill(container: DockerContainer, execution: Exec) -> None:
+    """The engine cannot kill an exec, so its session is killed from inside, by the pid it has there."""
+    details = await execution.inspect()
+    if not details["Running"]:
+        return
+    pid = _inner_pid(details["Pid"])
+    killer = await container.exec(["/bin/sh", "-c", f"kill -9 -{pid} {pid}"], user="0")
+    async with killer.start(detach=False) as stream:
+        while await stream.read_out():
+            pass
+
+
+def _inner_pid(pid: int) -> str:
+    """The pid that a process of this machine has in its own namespace (proc(5), status)."""
+    status = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return next(line.split()[-1] for line in status if line.startswith("NSpid:"))
+
+
+def _raise_refusal(command: Command, text: str) -> None:
+    """What runc says on the command's own output when it could not start it; a command may also exit 126."""
+    if "exec failed" not in text and "cannot exec" not in text:
+        return
+    if "chdir to cwd" in text or "Cwd must be" in text:
+        raise ExecChdirFailure(f"the working directory {command.cwd} does not exist in the box")
+    if "unable to find user" in text or "unable to find group" in text:
+        raise TaskError(f"there is no user {command.user} in the task's image", param="user")
+    if "stopped state" in text or "is not running" in text:
+        raise SandboxDeath(f"the box was gone when {command.argv[0]} was to start")

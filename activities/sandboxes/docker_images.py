@@ -1,0 +1,182 @@
+"""Images on the engine: one per environment, named by its content, built once."""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import io
+import re
+import tarfile
+import tempfile
+from collections import deque
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing, asynccontextmanager
+from pathlib import Path
+from typing import IO, Any, cast
+
+import aiohttp
+from aiodocker import Docker
+from aiodocker.exceptions import DockerError
+
+from activities.sandboxes.base import ImageRef, ImageRequest
+from activities.sandboxes.docker_context import DOCKERFILE, write_context
+from activities.sandboxes.docker_engine import creating
+from activities.sandboxes.docker_labels import INSTALLATION, PART
+from domain.errors import ImageBuildFailed
+
+CONTEXT_DIGEST = "evolve.context_digest"
+LOCK_POLL_SEC = 0.05
+EXCERPT_LINES = 100
+EXCERPT_CHARS = 16_000
+SPOOL_BYTES = 8 * 1024 * 1024
+FROM_STEP = re.compile(r"Step \d+/\d+ : FROM (?P<image>\S+)", re.IGNORECASE)
+STEP = re.compile(r"Step \d+/\d+ : ")
+POD_DOCKERFILE = b"FROM scratch\nLABEL evolve.part=image\n"
+
+
+class DockerImages:
+    """Finds or makes images for one installation; its locks lie in `lock_dir`."""
+
+    def __init__(self, docker: Docker, installation_id: str, lock_dir: Path) -> None:
+        self._docker = docker
+        self._installation_id = installation_id
+        self._repository = f"evolve/{installation_id[:8].lower()}"
+        self._lock_dir = lock_dir
+        self._pod_image: str | None = None
+
+    async def ensure(self, request: ImageRequest) -> ImageRef:
+        """Find, pull or build. Raises `ImageBuildFailed` with the end of what the engine said."""
+        if request.docker_image is not None:
+            return await self._pinned(request.docker_image, request.build_timeout_sec)
+        digest = request.context_digest
+        tag = f"{self._repository}:{digest.removeprefix('sha256:')[:16]}"
+        async with self._single_flight(tag):
+            found = await self._inspect(tag)
+            if found is None or (found["Config"]["Labels"] or {}).get(CONTEXT_DIGEST) != digest:
+                await self._build(request, tag)
+                found = await self._inspect(tag)
+        if found is None:
+            raise ImageBuildFailed(f"the image {tag} was removed while it was being built")
+        return ImageRef(id=found["Id"], handle=found["Id"])
+
+    async def pod_image(self) -> str:
+        """An image without any file: everything that a pod runs is mounted from this machine."""
+        if self._pod_image is None:
+            tag = f"{self._repository}:pod"
+            context = io.BytesIO(_tar_of(DOCKERFILE, POD_DOCKERFILE))
+            async with self._single_flight(tag):
+                if await self._inspect(tag) is None:
+                    with creating("the net pods' empty image"):
+                        await self._docker.images.build(
+                            fileobj=context, encoding="identity", tag=tag, labels=self._labels()
+                        )
+            self._pod_image = tag
+        return self._pod_image
+
+    async def details(self, handle: str) -> dict[str, Any]:
+        """The engine's own record of an image; raises `ProviderCreateFailure` when it is not there."""
+        with creating(f"the image {handle}"):
+            return await self._docker.images.inspect(handle)
+
+    async def _pinned(self, image: str, timeout_sec: float) -> ImageRef:
+        if not await base_image_available(self._docker, image, timeout_sec):
+            raise ImageBuildFailed(f"docker_image {image} is not on this engine and cannot be pulled")
+        details = await self.details(image)
+        return ImageRef(id=details["Id"], handle=details["Id"])
+
+    async def _inspect(self, name: str) -> dict[str, Any] | None:
+        try:
+            with creating(f"the image {name}"):
+                return await self._docker.images.inspect(name)
+        except Exception as error:
+            if isinstance(error.__cause__, DockerError) and error.__cause__.status == 404:
+                return None
+            raise
+
+    async def _build(self, request: ImageRequest, tag: str) -> None:
+        if not (request.context_dir / DOCKERFILE).is_file():
+            raise ImageBuildFailed(f"environment/{DOCKERFILE} is missing")
+        log: deque[str] = deque(maxlen=EXCERPT_LINES)
+        with tempfile.SpooledTemporaryFile(SPOOL_BYTES) as context:
+            await asyncio.to_thread(write_context, request.context_dir, context)
+            context.seek(0)
+            try:
+                async with asyncio.timeout(request.build_timeout_sec):
+                    await self._stream_build(context, tag, request.context_digest, log)
+            except TimeoutError as error:
+                message = f"the image did not build within {request.build_timeout_sec:g} s"
+                raise ImageBuildFailed(message, excerpt=_excerpt(log)) from error
+            except DockerError as error:
+                raise ImageBuildFailed(_why_failed(log, error.message), excerpt=_excerpt(log)) from error
+
+    async def _stream_build(self, context: IO[bytes], tag: str, digest: str, log: deque[str]) -> None:
+        progress = self._docker.images.build(
+            fileobj=context,
+            encoding="identity",
+            tag=tag,
+            rm=True,
+            forcerm=True,
+            labels={**self._labels(), CONTEXT_DIGEST: digest},
+            stream=True,
+        )
+        async with aclosing(cast(AsyncGenerator[dict[str, Any], None], progress)) as chunks:
+            async for chunk in chunks:
+                log.extend(chunk.get("stream", "").splitlines())
+
+    def _labels(self) -> dict[str, str]:
+        return {INSTALLATION: self._installation_id, PART: "image"}
+
+    @asynccontextmanager
+    async def _single_flight(self, tag: str) -> AsyncIterator[None]:
+        """One builder of `tag` at a time among all processes of this installation."""
+        self._lock_dir.mkdir(parents=True, exist_ok=True)
+        with (self._lock_dir / tag.replace("/", "_")).open("w") as lock:
+            await _lock(lock)
+            yield
+
+
+async def _lock(lock: IO[str]) -> None:
+    """Taken by trying: a thread that waits in flock cannot be cancelled. Closing the file frees it."""
+    while True:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        except BlockingIOError:
+            await asyncio.sleep(LOCK_POLL_SEC)
+
+
+async def base_image_available(docker: Docker, image: str, timeout_sec: float = 20.0) -> bool:
+    """Whether the engine has `image` or can pull it now; pulls it then."""
+    try:
+        await docker.images.inspect(image)
+        return True
+    except DockerError as error:
+        if error.status != 404:
+            return False
+    try:
+        async with asyncio.timeout(timeout_sec):
+            await docker.images.pull(image)
+    except (DockerError, aiohttp.ClientError, TimeoutError):
+        return False
+    return True
+
+
+def _tar_of(name: str, content: bytes) -> bytes:
+    target = io.BytesIO()
+    with tarfile.open(fileobj=target, mode="w") as tar:
+        member = tarfile.TarInfo(name)
+        member.size = len(content)
+        tar.addfile(member, io.BytesIO(content))
+    return target.getvalue()
+
+
+def _why_failed(log: deque[str], error: str) -> str:
+    steps = [line for line in log if STEP.match(line)]
+    base = FROM_STEP.match(steps[-1]) if steps else None
+    if base:
+        return f"the base image {base['image']} is not on this engine and cannot be pulled: {error}"
+    return f"the image did not build: {error}"
+
+
+def _excerpt(log: deque[str]) -> str:
+    return "\n".join(log)[-EXCERPT_CHARS:]
