@@ -1,0 +1,91 @@
+"""`evolve`: the root command. A command's module is imported when it is called, so that help is quick."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any
+
+import typer
+
+from cli.errors import EXIT_FAILED, EXIT_INTERRUPTED, error_line
+from domain.errors import EvolveError
+
+ABOUT = "Evaluate coding agents: durable jobs, honest scores, honest money."
+
+
+@dataclass(frozen=True)
+class Mount:
+    """A command of the root. `target` is `module:attribute`: a Typer app (a noun) or a function (a verb)."""
+
+    name: str
+    target: str
+    help: str
+    panel: str
+
+    def load(self) -> Any:
+        """Import the target."""
+        module, _, attribute = self.target.partition(":")
+        return getattr(import_module(module), attribute)
+
+
+WORK, STACK = "Work", "This machine's stack"
+MOUNTS = (
+    Mount("up", "cli.stack_commands:up", "Start the whole platform on this machine.", STACK),
+    Mount("down", "cli.stack_commands:down", "Stop it; running boxes go on and are followed again.", STACK),
+    Mount("status", "cli.stack_commands:status", "List its processes, their health and logs.", STACK),
+    Mount("doctor", "cli.stack_commands:doctor", "Say what this machine can do, and what is amiss.", STACK),
+    Mount("admin", "cli.admin:app", "Users and API keys, kept in the database.", STACK),
+    Mount("migrate", "cli.serve:migrate", "Bring the database to this release's schema.", STACK),
+    Mount("serve", "cli.serve:app", "Run one process alone: api, gateway or worker.", STACK),
+)
+
+
+def build(called: str | None = None) -> typer.Typer:
+    """The root app. With `called`, only that command is imported and the others are names with a help
+    line; without, all are."""
+    root = typer.Typer(
+        name="evolve", help=ABOUT, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False
+    )
+    root.callback()(_root)
+    for mount in MOUNTS:
+        target = mount.load() if called in (None, mount.name) else _not_loaded
+        if isinstance(target, typer.Typer):
+            root.add_typer(target, name=mount.name, help=mount.help, rich_help_panel=mount.panel)
+        else:
+            command: Callable[..., Any] = target
+            # Of a loaded verb the docstring is the help: it may be longer than the line in the root's list.
+            line = mount.help if target is _not_loaded else None
+            root.command(mount.name, help=line, rich_help_panel=mount.panel)(command)
+    return root
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """The console script: one line on stderr and an exit code for what fails (`cli/errors.py`)."""
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    called = next((word for word in words if not word.startswith("-")), "")
+    try:
+        build(called)(words, prog_name="evolve")
+    except EvolveError as error:
+        typer.echo(error_line(error), err=True)
+        sys.exit(EXIT_FAILED)
+    except KeyboardInterrupt:
+        sys.exit(EXIT_INTERRUPTED)
+    except BrokenPipeError:
+        # The reader of our output (`| head`) has left: nothing more can be said to it.
+        sys.stderr.close()
+        sys.exit(EXIT_FAILED)
+
+
+def _root() -> None:
+    """A callback makes Typer treat the root as a group even with one command."""
+
+
+def _not_loaded() -> None:
+    """Stands for a command that was not called."""
+
+
+if __name__ == "__main__":
+    main()
