@@ -16,9 +16,9 @@ __all__ = ["LocalTask", "Manifest", "check_dataset_files", "match_manifest", "re
 METRIC_SCRIPT = "metric.py"
 
 NonEmpty = Annotated[str, StringConstraints(min_length=1)]
-Digest = Annotated[str, StringConstraints(pattern=r"^sha256:[0-9a-f]{64}\Z")]
+Digest = Annotated[str, StringConstraints(pattern=r"^sha256:[0-9a-f]{64}$")]
 _PART = r"[A-Za-z0-9][A-Za-z0-9._-]*"
-PackageName = Annotated[str, StringConstraints(pattern=rf"^{_PART}/{_PART}\Z")]
+PackageName = Annotated[str, StringConstraints(pattern=rf"^{_PART}/{_PART}$")]
 
 
 class _Closed(BaseModel):

@@ -3,8 +3,8 @@
 `read_task_config` is as lenient as Harbor 0.26 except where noted, and every refusal names its key.
 
 Stricter than Harbor, because a silent acceptance would run something weaker than declared:
-- timeouts and intervals are finite and greater than 0, and at most `MAX_TIMER_SEC`; sizes and cpus are
-  greater than 0, `gpus` and `retries` are not negative;
+- timeouts and intervals are finite, greater than 0 and at most `task_scalars.MAX_TIMER_SEC`; sizes and
+  cpus are greater than 0, `gpus` and `retries` are not negative;
 - `memory = 2048` without a unit is refused (Harbor drops it in silence);
 - booleans are no numbers;
 - an empty artifact source, user, image or working directory is refused, `docker_image = ""` excepted.
@@ -18,7 +18,6 @@ More lenient, because nothing depends on it:
 
 from __future__ import annotations
 
-import ipaddress
 import re
 import tomllib
 import unicodedata
@@ -30,17 +29,29 @@ from pydantic import (
     BeforeValidator,
     ConfigDict,
     Field,
-    StringConstraints,
     ValidationError,
     field_validator,
     model_validator,
 )
+from pydantic_core import ErrorDetails
 
 from domain.errors import TaskError
+from domain.task_scalars import (
+    Count,
+    Cpus,
+    Delay,
+    Megabytes,
+    NonEmpty,
+    Seconds,
+    User,
+    checked_destination,
+    checked_service,
+    fold_size,
+    normal_host,
+)
 from domain.vocabulary import VerifierEnvironmentMode
 
 __all__ = [
-    "MAX_TIMER_SEC",
     "AgentConfig",
     "ArtifactConfig",
     "CollectConfig",
@@ -58,47 +69,8 @@ __all__ = [
 
 NetworkMode = Literal["no-network", "allowlist", "public"]
 
-MAX_TIMER_SEC = 2_147_483.647
-"""The timer ceiling of contract section 5: 2,147,483,647 ms."""
-
-_SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([GMK])\s*", re.IGNORECASE)
-_SIZE_IN_MB = {"G": 1024.0, "M": 1.0, "K": 1 / 1024}
-_HOST_LABEL = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?")
-_SERVICE_NAME = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9_.-]*")
+_QUIET_KEYS = frozenset({"env", "url", "headers"})
 _STEP_NAME_FORBIDDEN = re.compile(r'[<>:"/\\|?*\x00-\x1f\x7f]')
-
-
-def _refuse_boolean(value: Any) -> Any:
-    if isinstance(value, bool):
-        raise ValueError("must be a number, not a boolean")
-    return value
-
-
-Seconds = Annotated[
-    float, BeforeValidator(_refuse_boolean), Field(gt=0, le=MAX_TIMER_SEC, allow_inf_nan=False)
-]
-"""A duration: finite and greater than 0."""
-
-Delay = Annotated[float, BeforeValidator(_refuse_boolean), Field(ge=0, le=MAX_TIMER_SEC, allow_inf_nan=False)]
-"""A duration that may be 0."""
-
-Megabytes = Annotated[int, BeforeValidator(_refuse_boolean), Field(gt=0)]
-Count = Annotated[int, BeforeValidator(_refuse_boolean), Field(ge=0)]
-Cpus = Annotated[float, BeforeValidator(_refuse_boolean), Field(gt=0, allow_inf_nan=False)]
-NonEmpty = Annotated[str, StringConstraints(min_length=1)]
-
-
-def _user_text(value: Any) -> Any:
-    """A name, or a numeric id of any spelling, as text."""
-    if isinstance(value, bool):
-        raise ValueError("must be a user name or a numeric user id")
-    return str(value) if isinstance(value, int) else value
-
-
-User = Annotated[
-    str, BeforeValidator(_user_text), StringConstraints(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]*\$?$")
-]
-"""A user of the image, by name or numeric id; `user:group` is refused."""
 
 
 class _Table(BaseModel):
@@ -125,7 +97,7 @@ class _NetworkTable(_Table):
     @field_validator("allowed_hosts")
     @classmethod
     def _hosts(cls, hosts: tuple[str, ...]) -> tuple[str, ...]:
-        return tuple(_normal_host(host) for host in hosts)
+        return tuple(normal_host(host) for host in hosts)
 
     @model_validator(mode="after")
     def _hosts_need_allowlist(self) -> Self:
@@ -248,7 +220,7 @@ class EnvironmentConfig(_NetworkTable):
             return value
         table = dict(cast("dict[str, Any]", value))
         for old, new in (("memory", "memory_mb"), ("storage", "storage_mb")):
-            _fold_size(table, old, new)
+            fold_size(table, old, new)
         allow_internet = table.get("allow_internet")
         if isinstance(allow_internet, bool) and "network_mode" not in table and "allowed_hosts" not in table:
             table["network_mode"] = "public" if allow_internet else "no-network"
@@ -281,7 +253,7 @@ class CollectConfig(_Table):
     @field_validator("service")
     @classmethod
     def _service(cls, value: str) -> str:
-        return _checked_service(value)
+        return checked_service(value)
 
 
 class VerifierConfig(_NetworkTable):
@@ -325,12 +297,12 @@ class ArtifactConfig(_Table):
     @field_validator("destination")
     @classmethod
     def _destination(cls, value: str | None) -> str | None:
-        return None if not value else _checked_destination(value)
+        return None if not value else checked_destination(value)
 
     @field_validator("service")
     @classmethod
     def _service(cls, value: str | None) -> str | None:
-        return None if value is None else _checked_service(value)
+        return None if value is None else checked_service(value)
 
     @model_validator(mode="after")
     def _other_services_need_absolute_sources(self) -> Self:
@@ -435,11 +407,25 @@ def _toml_table(text: str | bytes, file_name: str) -> dict[str, Any]:
 
 
 def validation_sentence(error: ValidationError, limit: int = 5) -> str:
-    """What is wrong, each fault as `key: reason`, joined by semicolons."""
-    faults = error.errors(include_url=False, include_input=False, include_context=False)
-    parts = [f"{_dotted(fault['loc'])}: {fault['msg'].removeprefix('Value error, ')}" for fault in faults]
+    """What is wrong, each fault as `key: reason (got value)`, joined by semicolons."""
+    faults = error.errors(include_url=False, include_context=False)
+    parts = [f"{_dotted(fault['loc'])}: {_reason(fault)}{_given(fault)}" for fault in faults]
     more = f"; and {len(parts) - limit} more" if len(parts) > limit else ""
     return "; ".join(parts[:limit]) + more
+
+
+def _reason(fault: ErrorDetails) -> str:
+    """Pydantic's words in those of TOML."""
+    return fault["msg"].removeprefix("Value error, ").replace("a valid tuple", "a list")
+
+
+def _given(fault: ErrorDetails) -> str:
+    """The offending value, where it is short; never an environment's, a URL's or a header's."""
+    value = fault["input"]
+    is_short = isinstance(value, str | int | float) and len(repr(value)) <= 60
+    if not is_short or fault["type"] == "value_error" or not _QUIET_KEYS.isdisjoint(fault["loc"]):
+        return ""
+    return f" (got {value!r})"
 
 
 def _dotted(loc: tuple[int | str, ...]) -> str:
@@ -460,55 +446,3 @@ def _unknown(table: BaseModel, prefix: str) -> list[str]:
                 if isinstance(entry, _Table):
                     names += _unknown(entry, f"{prefix}{key}[{index}].")
     return names
-
-
-def _fold_size(table: dict[str, Any], old: str, new: str) -> None:
-    """`memory = "2G"` becomes `memory_mb = 2048`; raises `ValueError` when it cannot be read exactly."""
-    if old not in table:
-        return
-    value = table.pop(old)
-    match = _SIZE.fullmatch(value) if isinstance(value, str) else None
-    if match is None:
-        raise ValueError(f'{old} must be text like "2G", "512M" or "1024K", not {value!r}; or use {new}')
-    size_mb = int(float(match[1]) * _SIZE_IN_MB[match[2].upper()])
-    if table.setdefault(new, size_mb) != size_mb:
-        raise ValueError(f"{old} = {value!r} ({size_mb} MB) contradicts {new} = {table[new]!r}")
-
-
-def _normal_host(host: str) -> str:
-    """A host name, a leading-wildcard name, an address or a network, in lower case."""
-    name = host.strip().lower().rstrip(".")
-    labels = name.removeprefix("*.").split(".")
-    is_address = _address(name)
-    if is_address is not None:
-        return is_address
-    if "*." in name and _address(name.removeprefix("*.")) is not None:
-        raise ValueError(f"{host!r}: a wildcard stands before a host name, not an address")
-    if not all(_HOST_LABEL.fullmatch(label) for label in labels):
-        raise ValueError(f"{host!r} is no host name, address or network (no URLs, ports or paths)")
-    return name
-
-
-def _address(text: str) -> str | None:
-    if "%" in text:
-        return None
-    try:
-        return (ipaddress.ip_network if "/" in text else ipaddress.ip_address)(text).compressed
-    except ValueError:
-        return None
-
-
-def _checked_service(value: str) -> str:
-    name = value.strip()
-    if not _SERVICE_NAME.fullmatch(name):
-        raise ValueError(f"{value!r} is no compose service name")
-    return name
-
-
-def _checked_destination(value: str) -> str:
-    path = PurePosixPath(value)
-    if "\\" in value or path.is_absolute() or not path.parts or ".." in path.parts:
-        raise ValueError(f"{value!r} must be a relative path with forward slashes and no '..'")
-    if value.rstrip("/") == "manifest.json":
-        raise ValueError("'manifest.json' is reserved for the collection's own manifest")
-    return value

@@ -34,6 +34,7 @@ __all__ = [
     "EnvValue",
     "Task",
     "TaskFiles",
+    "TaskNote",
     "is_pinned_image",
     "parse_task",
     "resolve_env",
@@ -74,6 +75,22 @@ class EnvValue(BaseModel):
     def is_satisfied(self) -> bool:
         """Whether it has a value with no secret attached."""
         return self.literal is not None or self.default is not None
+
+
+class TaskNote(BaseModel):
+    """TaskNote of contract 3.3."""
+
+    model_config = ConfigDict(frozen=True)
+
+    code: str
+    message: str
+
+
+_TESTS_DOCKERFILE_NOT_BUILT = TaskNote(
+    code="tests_dockerfile_not_built",
+    message="tests/Dockerfile is built for a separate verifier without a docker_image only; "
+    "what it would install must be in the task's image",
+)
 
 
 class Task(BaseModel):
@@ -136,6 +153,14 @@ class Task(BaseModel):
     """Keys of task.toml that no schema knows: kept by nobody, reported."""
 
     @property
+    def notes(self) -> tuple[TaskNote, ...]:
+        """Import-time notes of contract 4.3; none is a refusal."""
+        own_image = self.verifier_environment is not None and self.verifier_environment.docker_image
+        if self.has_tests_dockerfile and (self.verifier_mode == "shared" or own_image):
+            return (_TESTS_DOCKERFILE_NOT_BUILT,)
+        return ()
+
+    @property
     def env_literals(self) -> dict[str, str]:
         """What the image's own start sees of `[environment.env]`."""
         return {key: value.literal for key, value in self.env.items() if value.literal is not None}
@@ -174,11 +199,11 @@ def _refuse_for_good(config: TaskConfig) -> None:
             f"[environment].docker_image: {image!r} is not pinned: name a tag other than latest, or a digest"
         )
     declared = verifier.declared_policy()
-    shared_network = config.agent.declared_policy() or config.environment.policy()
-    if verifier.mode() == "shared" and declared not in (None, shared_network, config.environment.policy()):
+    of_agent = config.agent.declared_policy() or config.environment.policy()
+    if verifier.mode() == "shared" and declared not in (None, of_agent):
         raise TaskError(
-            f"[verifier].network_mode: {declared.mode if declared else ''!r} differs from the agent's "
-            f"{shared_network.mode!r}: a shared verifier shares the agent's network"
+            "[verifier].network_mode: a shared verifier runs in the agent's box and shares its network "
+            f"({of_agent.mode}); declare the same, or nothing"
         )
 
 
@@ -316,16 +341,16 @@ def _dockerfile_instructions(data: bytes | None) -> list[tuple[str, str]]:
     Raises `TaskError` for `USER name:group` (contract section 6.8).
     """
     instructions: list[tuple[str, str]] = []
-    lines = iter((data or b"").decode(errors="replace").splitlines())
-    for line in lines:
-        text = line.strip()
+    text_lines = (data or b"").decode(errors="replace").splitlines()
+    lines = iter([line.strip() for line in text_lines if not line.lstrip().startswith("#")])
+    for text in lines:
         while text.endswith("\\"):
-            text = text[:-1] + " " + next(lines, "").strip()
+            text = text[:-1] + " " + next(lines, "")
         keyword, _, arguments = text.partition(" ")
-        if not keyword or keyword.startswith("#"):
+        if not keyword:
             continue
         for marker in _HEREDOC.findall(arguments):
-            while next(lines, marker).strip() != marker:
+            while next(lines, marker) != marker:
                 pass
         if keyword.upper() == "USER" and ":" in arguments:
             raise TaskError(f"environment/Dockerfile: USER {arguments.strip()}: a group is not accepted")
