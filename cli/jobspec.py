@@ -1,0 +1,176 @@
+"""The body of `POST /api/jobs` from a config file and flags: a flag overrides its field of the file."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, cast
+
+import typer
+import yaml
+
+from cli.cells import members
+from cli.client import Json
+from domain.rosters import ROSTERS
+
+
+@dataclass(frozen=True)
+class RunFlags:
+    """The flags of `evolve run` that shape the job; None and empty mean not given."""
+
+    config: Path | None = None
+    datasets: Sequence[str] = ()
+    agent: str | None = None
+    models: Sequence[str] = ()
+    n_attempts: int | None = None
+    n_concurrent: int | None = None
+    include: Sequence[str] = ()
+    exclude: Sequence[str] = ()
+    n_tasks: int | None = None
+    job_name: str | None = None
+    org: str | None = None
+    provider: str | None = None
+    effort: str | None = None
+    preset: str | None = None
+    agent_kwargs: Sequence[str] = ()
+    max_trial_spend: float | None = None
+    max_retries: int | None = None
+    retry_include: Sequence[str] = field(default_factory=list[str])
+    retry_exclude: Sequence[str] = field(default_factory=list[str])
+    timeout_multiplier: float | None = None
+
+
+def job_body(flags: RunFlags) -> Json:
+    """The request body. Raises a usage error for flags that make none."""
+    body = read_config(flags.config) if flags.config else {}
+    _override_datasets(body, flags)
+    _override_agents(body, flags)
+    for name, value in (
+        ("job_name", flags.job_name),
+        ("org", flags.org),
+        ("n_attempts", flags.n_attempts),
+        ("n_concurrent_trials", flags.n_concurrent),
+        ("max_trial_spend_usd", _finite("--max-trial-spend", flags.max_trial_spend)),
+        ("sandbox_provider", flags.provider),
+        ("timeout_multiplier", _finite("--timeout-multiplier", flags.timeout_multiplier)),
+    ):
+        if value is not None:
+            body[name] = value
+    _override_retry(body, flags)
+    return body
+
+
+def read_config(path: Path) -> Json:
+    """A YAML or JSON file with the request's own field names; the server judges the fields."""
+    try:
+        value: Any = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise _usage("-c", f"{path}: {' '.join(str(error).split())}") from None
+    if not isinstance(value, dict):
+        raise _usage("-c", f"{path}: not a mapping of job fields")
+    try:
+        json.dumps(value, allow_nan=False)
+    except (TypeError, ValueError) as error:
+        raise _usage("-c", f"{path}: {error}; quote dates and versions") from None
+    return cast("Json", value)
+
+
+def dataset_selector(reference: str) -> Json:
+    """`name[@version]`, split at the first `@`; an empty half is a usage error."""
+    name, at, version = (part.strip() for part in reference.partition("@"))
+    if not name or (at and not version):
+        raise _usage("-d", f"{reference!r} is not name or name@version")
+    return {"name": name, "version": version} if at else {"name": name}
+
+
+def _override_datasets(body: Json, flags: RunFlags) -> None:
+    if flags.datasets:
+        body["datasets"] = [dataset_selector(reference) for reference in flags.datasets]
+    selectors = members(body.get("datasets"))
+    if not selectors:
+        raise _usage("-d", "name at least one dataset, by -d or in the config file")
+    for selector in selectors:
+        if flags.include:
+            selector["task_names"] = list(flags.include)
+        if flags.exclude:
+            selector["exclude_task_names"] = list(flags.exclude)
+        if flags.n_tasks is not None:
+            selector["n_tasks"] = flags.n_tasks
+
+
+def _override_agents(body: Json, flags: RunFlags) -> None:
+    if flags.agent or flags.models:
+        body["agents"] = _arms(members(body.get("agents")), flags)
+    arms = members(body.get("agents"))
+    if not arms:
+        raise _usage("-a", "name an agent, by -a or in the config file")
+    config = _agent_config(flags.agent_kwargs)
+    for arm in arms:
+        if flags.effort:
+            arm["reasoning_effort"] = flags.effort
+        if flags.preset:
+            arm["preset"] = flags.preset
+        if config is not None:
+            arm["kwargs"] = {**cast("Json", arm.get("kwargs") or {}), "config": config}
+
+
+def _arms(from_file: list[Json], flags: RunFlags) -> list[Json]:
+    """One arm a model. Without -a, the models go to the file's agent, if it names just one."""
+    if flags.agent:
+        name, at, version = (part.strip() for part in flags.agent.partition("@"))
+        if not name or (at and not version):
+            raise _usage("-a", f"{flags.agent!r} is not name or name@version")
+        base: Json = {"name": name, "version": version} if at else {"name": name}
+    else:
+        names = {str(arm.get("name")) for arm in from_file}
+        if len(names) != 1:
+            raise _usage("-m", "which agent's model is it? Give -a, too")
+        base = {key: value for key, value in from_file[0].items() if key != "model_name"}
+    if flags.models:
+        return [{**base, "model_name": model} for model in flags.models]
+    roster = ROSTERS.get(base["name"])
+    if roster is None or roster.needs_model:
+        raise _usage("-m", f"{base['name']} must be given a model")
+    return [base]
+
+
+def _agent_config(pairs: Sequence[str]) -> Json | None:
+    """`config=<path or inline JSON>`; the file is read here."""
+    config: Json | None = None
+    for pair in pairs:
+        key, _, value = pair.partition("=")
+        if key != "config" or not value:
+            raise _usage("--ak", f"{pair!r}: only config=<path or inline JSON> is known")
+        try:
+            text = value if value.lstrip().startswith("{") else Path(value).read_text(encoding="utf-8")
+            read: Any = yaml.safe_load(text)
+        except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+            raise _usage("--ak", f"{value}: {' '.join(str(error).split())}") from None
+        if not isinstance(read, dict):
+            raise _usage("--ak", f"{value}: not an object of settings")
+        config = cast("Json", read)
+    return config
+
+
+def _override_retry(body: Json, flags: RunFlags) -> None:
+    asked = {
+        "max_retries": flags.max_retries,
+        "include_exceptions": list(flags.retry_include) or None,
+        "exclude_exceptions": list(flags.retry_exclude) or None,
+    }
+    given = {name: value for name, value in asked.items() if value is not None}
+    if given:
+        body["retry"] = {**cast("Json", body.get("retry") or {}), **given}
+
+
+def _finite(flag: str, value: float | None) -> float | None:
+    if value is not None and not math.isfinite(value):
+        raise _usage(flag, f"{value} is not a finite number")
+    return value
+
+
+def _usage(flag: str, message: str) -> typer.BadParameter:
+    return typer.BadParameter(message, param_hint=flag)
