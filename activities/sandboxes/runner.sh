@@ -1,0 +1,164 @@
+# The detached runner: sh runner.sh DIR LIMIT_SEC GRACE_SEC USER CWD cmd...
+#
+# Writes in DIR (root's, 0700), each by one write:
+#   pid       "pid start runner_pid runner_start started_uptime limit_sec grace_sec"
+#   out, err  the command's output, opened here so that the command cannot replace them
+#   deadline  made when the limit is reached
+#   rc        "code why finished_uptime", why is one of exit, deadline, chdir, user; after `deadline`
+#             it is written only when the sweep is done
+# LIMIT_SEC 0 is none. Plain POSIX sh. Once the command runs only builtins are used: in a box whose
+# pids are used up a fork fails, and a shell whose fork fails dies.
+
+umask 077
+dir=$1 limit=$2 grace=$3 user=$4 cwd=$5
+shift 5
+# Signals to our group are the command's; a handler, unlike "ignore", is not inherited by it.
+trap : TERM HUP INT
+
+# Sets $state and $start of process $1; false when it is gone. A name may hold anything, ") " too.
+stat_of() {
+    line='' part=''
+    { while IFS= read -r part || [ -n "$part" ]; do line="$line$part"; done <"/proc/$1/stat"; } 2>/dev/null
+    [ -n "$line" ] || return 1
+    set -- ${line##*) }
+    state=$1 start=${20}
+}
+
+# Sets $now to the uptime in hundredths of a second.
+clock() {
+    read -r now _ </proc/uptime
+    now=$((${now%.*} * 100 + 1${now#*.} - 100))
+}
+
+snapshot() {
+    base=' '
+    for process in /proc/[0-9]*; do
+        stat_of "${process#/proc/}" && base="$base${process#/proc/}:$start "
+    done
+}
+
+# Stops all at once, kills what was not there before the command, lets the rest go on.
+sweep() {
+    found=1
+    while [ -n "$found" ]; do
+        found=''
+        kill -s STOP -- -1
+        for process in /proc/[0-9]*; do
+            process=${process#/proc/}
+            case $process in 1 | "$me" | "$runner") continue ;; esac
+            stat_of "$process" || continue
+            case $state in Z | X) continue ;; esac
+            case $base in *" $process:$start "*) continue ;; esac
+            kill -s KILL "$process" && found=1
+        done
+    done
+    kill -s CONT -- -1
+} 2>/dev/null
+
+# Waits for the sleeper $1, and on until the clock is at $2: agents run `pkill sleep`.
+wait_until() {
+    wait "$1"
+    clock
+    while [ "$now" -lt "$2" ] && [ -z "$ended" ]; do
+        sleep $((($2 - now + 99) / 100)) &
+        wait $!
+        clock
+    done
+}
+
+# Runs beside the command. USR1 says that the command ended by itself.
+watch_limit() {
+    trap '' TERM HUP INT
+    ended='' limit_sleeper='' grace_sleeper=''
+    trap 'kill -s KILL $limit_sleeper $grace_sleeper $! 2>/dev/null; exit' USR1
+    read -r me _ </proc/self/stat
+    clock
+    end=$((now + limit * 100))
+    sleep "$limit" &
+    limit_sleeper=$!
+    sleep $((limit + grace)) & # forked now: at the limit a fork may fail
+    grace_sleeper=$!
+    wait_until "$limit_sleeper" "$end"
+    trap 'ended=1' USR1
+    echo "$end" >"$dir/deadline"
+    if read -r pid _ <"$dir/pid"; then
+        kill -s TERM -- "-$pid" || kill -s TERM "$pid"
+    fi 2>/dev/null
+    wait_until "$grace_sleeper" $((end + grace * 100))
+    sweep
+}
+
+# Sets $name, $uid, $gid and $home of a user given by name or number; false when there is none.
+find_user() {
+    name='' uid='' gid=0 home=/
+    while IFS=: read -r n _ u g _ h _; do
+        if [ "$n" = "$1" ] || [ "$u" = "$1" ]; then
+            name=$n uid=$u gid=$g home=$h
+            return 0
+        fi
+    done </etc/passwd
+    case $1 in '' | *[!0-9]*) return 1 ;; esac
+    uid=$1
+}
+
+# Sets $switch to what runs a command as $uid, the first that works here.
+find_switch() {
+    switch=''
+    [ "$uid" = 0 ] && return 0
+    groups=--clear-groups
+    [ -n "$name" ] && groups=--init-groups
+    if setpriv --reuid "$uid" --regid "$gid" $groups true; then
+        switch="$(command -v setpriv) --reuid $uid --regid $gid $groups"
+    elif chroot --userspec="$uid:$gid" / true; then
+        switch="$(command -v chroot) --userspec=$uid:$gid --skip-chdir /"
+    elif [ -n "$name" ] && su -m -s /bin/sh "$name" -c true; then
+        switch="$(command -v su) -m -s /bin/sh $name -c 'exec \"\$0\" \"\$@\"'"
+    else
+        return 1
+    fi
+} >/dev/null 2>&1
+
+finish() {
+    read -r finished _ </proc/uptime
+    echo "$1 $2 $finished" >"$dir/rc"
+    exit
+}
+
+read -r runner _ </proc/self/stat
+stat_of "$runner"
+runner_start=$start
+snapshot
+read -r started _ </proc/uptime
+cd -- "$cwd" 2>/dev/null || finish 97 chdir
+find_user "$user" 2>/dev/null && find_switch || finish 98 user
+session=$(command -v setsid)
+input=/dev/null
+[ -f "$dir/in" ] && input=$dir/in
+: >>"$dir/out" >>"$dir/err"
+[ "$uid" = 0 ] || chown "$uid" "$dir/out" "$dir/err" # a `>/dev/stderr` opens it anew
+if [ "$limit" -gt 0 ]; then
+    watch_limit &
+    watcher=$!
+fi
+
+# In the foreground: what a shell starts with `&` has INT and QUIT ignored for good.
+(
+    read -r pid _ </proc/self/stat
+    stat_of "$pid"
+    echo "$pid $start $runner $runner_start $started $limit $grace" >"$dir/pid"
+    HOME=$home
+    export HOME
+    . "$dir/env"
+    : >"$dir/env"
+    umask 022
+    eval exec "$session" "$switch" '"$@"'
+) <"$input" >>"$dir/out" 2>>"$dir/err"
+code=$?
+
+why=exit
+if [ "$limit" -gt 0 ]; then
+    kill -s USR1 "$watcher" 2>/dev/null
+    while kill -s 0 "$watcher" 2>/dev/null; do wait "$watcher"; done
+    [ -e "$dir/deadline" ] && why=deadline
+fi
+finish "$code" "$why"
