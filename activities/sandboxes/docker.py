@@ -19,6 +19,7 @@ from activities.sandboxes.docker_images import DockerImages
 from activities.sandboxes.docker_keepalive import keepalive_command, service_of
 from activities.sandboxes.docker_labels import BOX, INSTALLATION, PART, label_filter, labels_of, tag_of
 from activities.sandboxes.docker_pod import SMALL_LOG, PodHost, network_of, wait_until_ready
+from activities.sandboxes.outside_files import can_open_below
 from domain.errors import ProviderCreateFailure, ProviderUnreachable, SandboxDeath, TaskError
 
 PIDS_LIMIT = 4096
@@ -55,6 +56,7 @@ class DockerProvider:
         self._images = DockerImages(self._docker, installation_id, state_dir / "image-locks")
         self._public_network = f"evolve-{installation_id[:8].lower()}-public"
         self._has_public_network = False
+        self._is_root = can_open_below()
 
     async def ensure_image(self, request: ImageRequest) -> ImageRef:
         return await self._images.ensure(request)
@@ -101,7 +103,13 @@ class DockerProvider:
         await close_docker(self._docker)
 
     async def _host(self) -> BoxHost:
-        return BoxHost(self._docker, self._pods, await self._images.pod_image(), self._public_network)
+        return BoxHost(
+            docker=self._docker,
+            pods=self._pods,
+            pod_image=await self._images.pod_image(),
+            public_network=self._public_network,
+            is_root=self._is_root,
+        )
 
     async def _ensure_pod(self, spec: BoxSpec) -> str:
         """A pod whose relay listens, found or made; its container id."""

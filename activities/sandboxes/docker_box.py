@@ -22,8 +22,10 @@ from activities.sandboxes.docker_exec import Command, run_command
 from activities.sandboxes.docker_files import EngineFiles
 from activities.sandboxes.docker_keepalive import service_exit_code
 from activities.sandboxes.docker_labels import labels_of, tag_of
+from activities.sandboxes.docker_outside import OutsideFiles
 from activities.sandboxes.docker_pod import PodHost, network_of
 from activities.sandboxes.docker_processes import container_processes
+from activities.sandboxes.process_poll import FileSlice, FileState
 from domain.errors import SandboxDeath, TaskError
 
 ROOT = "0"
@@ -39,6 +41,7 @@ class BoxHost:
     pods: PodHost
     pod_image: str
     public_network: str
+    is_root: bool
 
 
 class DockerBox:
@@ -52,7 +55,7 @@ class DockerBox:
         self._init_pid: int = details["State"]["Pid"]
         self._tag = tag_of(details["Config"]["Labels"])
         self._workdir = workdir
-        self._files = EngineFiles(host.docker, container)
+        self._files: EngineFiles | OutsideFiles = EngineFiles(host.docker, container)
 
     @property
     def box_id(self) -> str:
@@ -153,6 +156,20 @@ class DockerBox:
         raise TaskError(f"there is no user {user} in the task's image", param="user")
 
 
+class OutsideDockerBox(DockerBox):
+    """A box of a worker that is root: its files are reached without the engine."""
+
+    def __init__(
+        self, host: BoxHost, container: DockerContainer, details: Mapping[str, Any], workdir: str
+    ) -> None:
+        super().__init__(host, container, details, workdir)
+        self._files = self._outside = OutsideFiles(self.box_id, self._init_pid)
+
+    async def read_files(self, slices: Sequence[FileSlice]) -> list[FileState | None]:
+        """See `process_poll.ReadsFilesFromOutside`."""
+        return await self._outside.read_files(slices)
+
+
 async def open_box(host: BoxHost, container: DockerContainer, details: Mapping[str, Any]) -> DockerBox:
     """A box of a running container; raises `SandboxDeath` when it does not run."""
     if not details["State"]["Running"]:
@@ -161,7 +178,8 @@ async def open_box(host: BoxHost, container: DockerContainer, details: Mapping[s
     if not workdir:
         has_default = await EngineFiles(host.docker, container).is_folder(DEFAULT_WORKDIR)
         workdir = DEFAULT_WORKDIR if has_default else "/"
-    return DockerBox(host, container, details, workdir)
+    kind = OutsideDockerBox if host.is_root else DockerBox
+    return kind(host, container, details, workdir)
 
 
 def owned_by_root(tar: bytes) -> bytes:
