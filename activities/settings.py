@@ -38,6 +38,9 @@ class WorkerSettings(StoreSettings):
     host_memory_mb: int = Field(
         default_factory=machine_memory_mb, gt=0, description="What boxes may have at once, together."
     )
+    cpu_overcommit: float = Field(
+        default=4.0, ge=1, description="How many times `host_cpus` may be given away: agents mostly wait."
+    )
     state_dir: Path = Field(
         default=Path(),
         description="Boxes of the local provider, build contexts. Default `$EVOLVE_HOME/state`.",

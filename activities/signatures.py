@@ -94,11 +94,11 @@ class VerifierInput(BoxedAttempt):
 
 
 class VerifierEnd(Payload):
-    """How the verifier ended; its rewards are in the store already."""
+    """How the verifier ended. Its rewards are in the store already; `problem` says why there are none."""
 
     exit_code: int | None = None
     is_timeout: bool = False
-    is_scored: bool = False
+    problem: str | None = None
 
 
 class Failure(Payload):

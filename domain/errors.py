@@ -5,6 +5,7 @@ EvolveError                      a stable `code`, a sentence, and where it helps
 ├── TaskError                    a task directory or task.toml that cannot be honoured, by name
 ├── ArchiveError                 an archive that is unsafe or unreadable
 ├── ImageBuildFailed             a task's image; carries the build log's end
+│   └── BaseImageUnavailable     what it builds on is neither here nor to be had
 └── InfrastructureFailure        our or a provider's fault, never the agent's; has a `signature`
     ├── SandboxDeath             the box is gone
     ├── ProviderCreateFailure    the provider could not make the box
@@ -57,14 +58,12 @@ class ApiError(EvolveError):
         param: str | None = None,
         details: dict[str, Any] | None = None,
         retry_after_sec: float | None = None,
+        status: int | None = None,
     ) -> None:
         super().__init__(message, code=code, param=param, details=details)
         self.retry_after_sec = retry_after_sec
-
-    @property
-    def status(self) -> int:
-        """The HTTP status of the contract's table; 500 for a code that is not in it."""
-        return HTTP_STATUS.get(self.code, 500)
+        # The contract's table, but where one code has two (`invalid_input` is 413 for a large body).
+        self.status = status or HTTP_STATUS.get(code, 500)
 
 
 class TaskError(EvolveError):
@@ -88,6 +87,10 @@ class ImageBuildFailed(EvolveError):
         super().__init__(message)
         self.step = step
         self.excerpt = excerpt
+
+
+class BaseImageUnavailable(ImageBuildFailed):
+    """The image that a Dockerfile starts from is neither on this host nor can it be pulled."""
 
 
 class InfrastructureFailure(EvolveError):

@@ -12,6 +12,7 @@ from uuid import uuid4
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlmodel import Field, col, select
 
+from domain.errors import EvolveError
 from store.database import Database, Row, now, time_column
 
 KEY_PREFIX = "evk_"
@@ -171,3 +172,25 @@ async def authenticate(db: Database, secret: str) -> Caller | None:
         key_id=row["key_id"],
         is_read_only=row["is_read_only"],
     )
+
+
+class UnknownOwner(EvolveError):
+    """No user has this id or email."""
+
+    code = "invalid_input"
+
+
+async def caller_of_owner(db: Database, owner: str | None) -> Caller:
+    """The caller for whom a workflow acts: a user by id or email; default the installation's first user.
+
+    Access to the Temporal namespace is operator access, so no key is asked for. Raises `UnknownOwner`.
+    """
+    pool = await db.pool()
+    row = await pool.fetchrow(
+        "SELECT id, email, default_org_id, ARRAY(SELECT org_id FROM memberships WHERE user_id = users.id)"
+        " AS org_ids FROM users WHERE $1::text IS NULL OR id = $1 OR email = $1 ORDER BY created_at LIMIT 1",
+        owner,
+    )
+    if row is None:
+        raise UnknownOwner(f"owner: no user {owner or 'yet'}", param="owner")
+    return Caller(row["id"], row["email"], row["default_org_id"], tuple(row["org_ids"]), "", False)

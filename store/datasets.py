@@ -58,7 +58,8 @@ class DatasetVersion(Row, table=True):
 class DatasetTask(Row, table=True):
     """A record of one task of a version: parsed (`task`, domain.tasks.Task as JSON), then built.
 
-    `state` is `PENDING`, `READY` or `FAILED`; `images` maps provider → {id, handle, base_image_replaced};
+    `state` is `PENDING`, `READY` or `FAILED`; `digest` is the task content digest of contract 6.7 and
+    `image_digest` that of its environment alone; `images` maps provider → {id, handle, base_image_replaced};
     `verdicts` maps provider → TaskProviderVerdict; the task's directory is the blob `package_key`.
     """
 
@@ -68,6 +69,7 @@ class DatasetTask(Row, table=True):
     ordinal: int
     state: str
     digest: str | None = None
+    image_digest: str | None = None
     task: dict[str, Any] | None = Field(default=None, sa_column=json_column(nullable=True))
     verdicts: dict[str, Any] = Field(sa_column=json_column())
     notes: list[dict[str, Any]] = Field(sa_column=json_column())

@@ -75,9 +75,10 @@ GROUP BY h.id, h.providers, h.default_provider, h.default_reason, h.queue, h.fol
 ORDER BY is_live DESC, h.memory_mb - coalesce(sum(b.memory_mb) FILTER (WHERE b.state <> 'gone'), 0) DESC
 """
 _RESERVE = """
-INSERT INTO box_leases (name, host_id, provider, trial_id, attempt_number, cpus, memory_mb, state, reserved_at)
+INSERT INTO box_leases
+  (name, host_id, provider, trial_id, attempt_number, cpus, memory_mb, state, reserved_at)
 VALUES ($1, $2, $3, $4, $5, $6, $7, 'reserved', now())
-ON CONFLICT (name) DO NOTHING
+ON CONFLICT (name) DO UPDATE SET host_id = excluded.host_id, state = 'reserved', gone_at = NULL
 """
 
 

@@ -39,13 +39,3 @@ def dataset_import_workflow_id(import_id: str) -> str:
 def archive_workflow_id(kind: str, subject_id: str) -> str:
     """`archive/<job or trial>/<id>`."""
     return f"archive/{kind}/{subject_id}"
-
-
-def host_queue(host_id: str) -> str:
-    """Short and cleanup work of one host: a cancel never waits behind a follower."""
-    return f"host-{host_id}"
-
-
-def host_follow_queue(host_id: str) -> str:
-    """The long followers (build, agent, verifier) of one host."""
-    return f"host-{host_id}-follow"

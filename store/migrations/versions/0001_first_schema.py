@@ -279,6 +279,22 @@ def upgrade() -> None:
         sa.Column("fence_try", sa.Integer(), nullable=False),
         sa.Column("reward", sa.Float(), nullable=True),
         sa.Column("result", postgresql.JSONB(none_as_null=True, astext_type=sa.Text()), nullable=False),
+        sa.Column(
+            "rewards",
+            postgresql.JSONB(astext_type=sa.Text()),
+            sa.Computed(
+                "result -> 'verifier_result' -> 'rewards'",
+            ),
+            nullable=True,
+        ),
+        sa.Column(
+            "exception_type",
+            sa.String(),
+            sa.Computed(
+                "result -> 'exception_info' ->> 'exception_type'",
+            ),
+            nullable=True,
+        ),
         sa.Column("n_retries", sa.Integer(), nullable=False),
         sa.Column("retries", postgresql.JSONB(none_as_null=True, astext_type=sa.Text()), nullable=False),
         sa.Column("sandbox_id", sa.String(), nullable=True),
@@ -299,6 +315,7 @@ def upgrade() -> None:
         sa.Column("ordinal", sa.Integer(), nullable=False),
         sa.Column("state", sa.String(), nullable=False),
         sa.Column("digest", sa.String(), nullable=True),
+        sa.Column("image_digest", sa.String(), nullable=True),
         sa.Column("task", postgresql.JSONB(none_as_null=True, astext_type=sa.Text()), nullable=True),
         sa.Column("verdicts", postgresql.JSONB(none_as_null=True, astext_type=sa.Text()), nullable=False),
         sa.Column("notes", postgresql.JSONB(none_as_null=True, astext_type=sa.Text()), nullable=False),

@@ -1,0 +1,136 @@
+"""The last phase: keep what is there, end the box, settle. Also how a stopped or failed attempt ends."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import structlog
+from temporalio import activity
+
+from activities.agent import STREAMS as AGENT_STREAMS
+from activities.capture import Capture
+from activities.failures import current_phase
+from activities.heartbeats import heartbeats
+from activities.sandboxes.base import Box, SandboxProvider
+from activities.signatures import CLOSE_TRIAL, CloseInput, Settled
+from activities.trial_context import Hands, TrialContext, box_tag, fence_of
+from activities.verifier import STREAMS as VERIFIER_STREAMS
+from domain.errors import EvolveError, SandboxDeath
+from domain.outcomes import VERIFIER_TAIL_CHARS, AttemptEnd, agent_metadata, exception_of, outcome_of
+from domain.vocabulary import AttemptPhase
+from store.hosts import mark_box
+from store.record import Settlement, enter_phase, settle
+from store.streams import drop_streams
+
+log = structlog.get_logger()
+
+
+class CloseTrial:
+    """`close_trial`: whatever happened before, afterwards no box is left and the trial has settled."""
+
+    def __init__(self, hands: Hands) -> None:
+        self._hands = hands
+
+    @activity.defn(name=CLOSE_TRIAL.name)
+    async def close_trial(self, close: CloseInput) -> Settled:
+        async with heartbeats():
+            current_phase.set(AttemptPhase.PERSIST)
+            fence = fence_of(close, AttemptPhase.PERSIST)
+            members: dict[str, Any] = {}
+            end = await self._end_of(close)
+            if await enter_phase(self._hands.db, fence):
+                context = await self._hands.load(close)
+                end, members = await self._persist(close, context, end)
+            await self._end_box(close)
+            settlement = Settlement(
+                outcome=outcome_of(end),
+                exception=exception_of(end),
+                members=members,
+                failed_phase=_phase(close),
+            )
+            status, reward = await settle(self._hands.db, fence, settlement)
+            await drop_streams(self._hands.db, close.trial_id, close.attempt_number)
+        return Settled(status=status.value, reward=reward)
+
+    async def _end_of(self, close: CloseInput) -> AttemptEnd:
+        agent, verifier, failure = close.agent, close.verifier, close.failure
+        return AttemptEnd(
+            has_agent_ended=agent is not None,
+            is_agent_timeout=agent.is_timeout if agent else False,
+            agent_exit_code=agent.exit_code if agent else None,
+            rewards=await self._rewards(close) if verifier else None,
+            verifier_problem=verifier.problem if verifier else None,
+            is_verifier_timeout=verifier.is_timeout if verifier else False,
+            verifier_exit_code=verifier.exit_code if verifier else None,
+            failure=failure.message if failure else None,
+            is_cancelled=failure is not None and failure.kind == "cancelled",
+        )
+
+    async def _rewards(self, close: CloseInput) -> dict[str, float] | None:
+        pool = await self._hands.db.pool()
+        result = await pool.fetchval("SELECT result FROM trials WHERE id = $1", close.trial_id)
+        found = (result or {}).get("verifier_result")
+        return found["rewards"] if found else None
+
+    async def _persist(
+        self, close: CloseInput, context: TrialContext, end: AttemptEnd
+    ) -> tuple[AttemptEnd, dict[str, Any]]:
+        capture = Capture(self._hands, context)
+        box = await self._box(close)
+        if box is not None:
+            if end.is_cancelled:
+                await box.sweep(())
+            await capture.keep_box(box)
+        await capture.keep_stream(AGENT_STREAMS["out"], f"agent/{context.harness.stdout_file}")
+        await capture.keep_stream(AGENT_STREAMS["err"], "agent/stderr.log")
+        output = await capture.keep_stream(VERIFIER_STREAMS["out"], "verifier/test-stdout.txt")
+        await capture.register()
+        tail = output[-4 * VERIFIER_TAIL_CHARS :].decode(errors="replace")
+        end = end.model_copy(update={"verifier_tail": tail})
+        members: dict[str, Any] = {"x_left_out": capture.left_out} if capture.left_out else {}
+        if end.has_agent_ended:
+            members["agent_result"] = _agent_result(end)
+        return end, members
+
+    async def _box(self, close: CloseInput) -> Box | None:
+        if close.box_id is None:
+            return None
+        try:
+            return await self._hands.provider(close.provider).attach(close.box_id)
+        except SandboxDeath:
+            return None
+
+    async def _end_box(self, close: CloseInput) -> None:
+        """Destroy the attempt's box, also one whose creation never answered: it is found by its tag."""
+        if not close.provider:
+            return
+        provider = self._hands.provider(close.provider)
+        name = box_tag(self._hands.installation_id, close).name
+        box_ids = [close.box_id] if close.box_id else await self._find(provider, name)
+        for box_id in box_ids:
+            await provider.destroy(box_id)
+        await mark_box(self._hands.db, name, "gone")
+
+    async def _find(self, provider: SandboxProvider, name: str) -> list[str]:
+        found = await provider.list(self._hands.installation_id)
+        return [listing.box_id for listing in found if listing.tag.name == name]
+
+
+def _agent_result(end: AttemptEnd) -> dict[str, Any]:
+    """AgentResult of contract 3.8 for an agent that calls no model: measured, and nothing spent."""
+    return {
+        "n_input_tokens": 0,
+        "n_cache_tokens": 0,
+        "n_output_tokens": 0,
+        "cost_usd": 0.0,
+        "rollout_details": None,
+        "metadata": agent_metadata(end),
+    }
+
+
+def _phase(close: CloseInput) -> AttemptPhase | None:
+    phase = close.failure.phase if close.failure else None
+    try:
+        return AttemptPhase(phase) if phase else None
+    except ValueError:
+        raise EvolveError(f"unknown phase {phase}") from None

@@ -1,0 +1,36 @@
+"""A process in a box, followed into the store from the store's own high-water mark: nothing is doubled."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from activities.sandboxes import process
+from activities.sandboxes.base import Box
+from activities.sandboxes.process import ExitStatus
+from store.database import Database
+from store.fences import Fence
+from store.streams import append_chunk, high_water
+
+
+@dataclass(frozen=True)
+class Followed:
+    """Which process, and the names its output is stored under: the process's stream → the stored one."""
+
+    process_name: str
+    streams: dict[str, str]
+
+
+async def follow_into_store(db: Database, box: Box, fence: Fence, followed: Followed) -> ExitStatus:
+    """Store all output as it comes until the process has ended."""
+    offsets = {
+        stream: await high_water(db, fence.trial_id, fence.attempt_number, stored)
+        for stream, stored in followed.streams.items()
+    }
+    end: ExitStatus | None = None
+    async for item in process.follow(box, followed.process_name, offsets):
+        if isinstance(item, ExitStatus):
+            end = item
+        else:
+            await append_chunk(db, fence, followed.streams[item.stream], item.offset, item.data)
+    assert end is not None
+    return end

@@ -1,0 +1,101 @@
+"""A job's own activities: accept, look for the silent, cancel, finish."""
+
+from __future__ import annotations
+
+from temporalio import activity
+
+from activities.signatures import (
+    ACCEPT_JOB,
+    CANCEL_JOB,
+    CANCEL_UNSTARTED,
+    FIND_SETTLED,
+    FINISH_JOB,
+    AcceptInput,
+    Indexes,
+    JobEnd,
+    JobIndexes,
+    JobRef,
+    JobStart,
+    Nothing,
+)
+from activities.trial_context import Hands
+from domain.errors import EvolveError
+from domain.jobs import JobCreate
+from domain.requests import parse_json_object, parse_request
+from domain.vocabulary import TRIAL_TERMINAL, JobStatus
+from store import record
+from store.accept import accept_job
+from store.accounts import caller_of_owner
+
+
+class Jobs:
+    """Short, and on the workflow's own queue."""
+
+    def __init__(self, hands: Hands) -> None:
+        self._hands = hands
+
+    @activity.defn(name=ACCEPT_JOB.name)
+    async def accept(self, accept: AcceptInput) -> JobStart:
+        """A job that the API accepted is only set running; any other goes through the same `accept`."""
+        if accept.request_json is not None:
+            caller = await caller_of_owner(self._hands.db, accept.owner)
+            body = parse_json_object(accept.request_json.encode())
+            request = parse_request(JobCreate, body)
+            await accept_job(
+                self._hands.db, caller, request, job_id=accept.job_id, workflow_id=accept.workflow_id
+            )
+        row = await record.start_job(self._hands.db, accept.job_id)
+        if row is None:
+            raise EvolveError(f"job {accept.job_id} does not exist", code="job_not_found")
+        return JobStart(
+            job_id=accept.job_id,
+            n_total_trials=row["n_total_trials"],
+            n_concurrent_trials=row["plan"]["n_concurrent_trials"],
+            is_cancelled=row["status"] in (JobStatus.CANCELLING, JobStatus.CANCELLED),
+        )
+
+    @activity.defn(name=FIND_SETTLED.name)
+    async def find_settled(self, silent: JobIndexes) -> Indexes:
+        """Which of the trials have settled, or were deleted."""
+        pool = await self._hands.db.pool()
+        rows = await pool.fetch(
+            "SELECT index FROM trials WHERE job_id = $1 AND index = ANY($2) AND NOT (status = ANY($3))",
+            silent.job_id,
+            silent.indexes,
+            [status.value for status in TRIAL_TERMINAL],
+        )
+        live = {row["index"] for row in rows}
+        return Indexes(indexes=[index for index in silent.indexes if index not in live])
+
+    @activity.defn(name=CANCEL_JOB.name)
+    async def cancel(self, job: JobRef) -> Nothing:
+        """Also for a cancel that came by Temporal; one that the API accepted is in the store already."""
+        async with self._hands.db.transaction() as connection:
+            await record.cancel_job(connection, job.job_id)
+        return Nothing()
+
+    @activity.defn(name=CANCEL_UNSTARTED.name)
+    async def cancel_unstarted(self, trials: JobIndexes) -> Nothing:
+        """Settle trials that were stopped before they started."""
+        async with self._hands.db.transaction() as connection:
+            await connection.execute("SELECT FROM jobs WHERE id = $1 FOR UPDATE", trials.job_id)
+            await record.cancel_queued(connection, trials.job_id, trials.indexes)
+        return Nothing()
+
+    @activity.defn(name=FINISH_JOB.name)
+    async def finish(self, job: JobRef) -> JobEnd:
+        """The job's last event and its result."""
+        row = await record.finish_job(self._hands.db, job.job_id)
+        if row is None:
+            raise EvolveError(f"job {job.job_id} was deleted", code="job_not_found")
+        pool = await self._hands.db.pool()
+        mean = await pool.fetchval(
+            "SELECT avg(coalesce(reward, 0)) FROM trials WHERE job_id = $1 AND status = 'SCORED'", job.job_id
+        )
+        return JobEnd(
+            job_id=job.job_id,
+            status=row["status"],
+            n_total_trials=row["n_total_trials"],
+            by_status=row["by_status"],
+            mean_reward=mean,
+        )

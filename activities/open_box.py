@@ -1,0 +1,112 @@
+"""Build, boot, install: from a placed attempt to a box in which the agent can start."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from temporalio import activity
+
+from activities.failures import current_phase
+from activities.heartbeats import heartbeats
+from activities.sandboxes.base import Box, BoxSpec, ImageRef, ImageRequest, SandboxProvider
+from activities.signatures import OPEN_BOX, OpenedBox, PlacedAttempt
+from activities.trial_context import Hands, TrialContext, box_tag, fence_of
+from domain.errors import EvolveError
+from domain.vocabulary import AttemptPhase
+from store.database import now
+from store.hosts import mark_box
+from store.record import PhaseChange, enter_phase, iso
+
+# A box outlives its own trial by this much, so that a worker that was away finds what it left.
+LIFETIME_MARGIN_SEC = 3600.0
+
+
+class TrialOver(EvolveError):
+    """The trial settled while an activity of it was on its way: nothing more is to be done."""
+
+    code = "trial_over"
+
+
+@dataclass
+class Windows:
+    """The timings of contract 3.8 as they come to be known: name → {started_at, finished_at}."""
+
+    members: dict[str, Any] = field(default_factory=dict[str, Any])
+
+    def close(self, name: str, started_at: datetime) -> datetime:
+        """The window from `started_at` to now; returns now."""
+        at = now()
+        self.members[name] = {"started_at": iso(started_at), "finished_at": iso(at)}
+        return at
+
+
+class OpenBox:
+    """`open_box`: find or build, find or make; harmless to repeat."""
+
+    def __init__(self, hands: Hands) -> None:
+        self._hands = hands
+
+    @activity.defn(name=OPEN_BOX.name)
+    async def open_box(self, attempt: PlacedAttempt) -> OpenedBox:
+        async with heartbeats():
+            context = await self._hands.load(attempt)
+            provider = self._hands.provider(attempt.provider)
+            windows, started_at = Windows(), now()
+            await enter(self._hands, attempt, AttemptPhase.BUILD)
+            image = await self._build(context, provider)
+            windows.close("image_prepare", started_at)
+            await enter(self._hands, attempt, AttemptPhase.BOOT)
+            box = await self._boot(context, provider, image)
+            booted_at = windows.close("environment_setup", started_at)
+            windows.members["x_image"] = {"id": image.id, "base_image_replaced": image.base_image_replaced}
+            change = PhaseChange(members=windows.members, sandbox_id=box.box_id)
+            await enter(self._hands, attempt, AttemptPhase.INSTALL, change)
+            await context.harness.install(box, await self._hands.harness_context(context))
+            windows.close("agent_setup", booted_at)
+            await enter(self._hands, attempt, AttemptPhase.INSTALL, PhaseChange(members=windows.members))
+        return OpenedBox(
+            box_id=box.box_id,
+            agent_timeout_sec=context.agent_timeout_sec,
+            verifier_timeout_sec=context.verifier_timeout_sec,
+        )
+
+    async def _build(self, context: TrialContext, provider: SandboxProvider) -> ImageRef:
+        task_dir = await self._hands.task_dir(context.stored)
+        return await provider.ensure_image(
+            ImageRequest(
+                installation_id=self._hands.installation_id,
+                context_dir=task_dir / "environment",
+                docker_image=context.task.docker_image,
+                context_digest=context.stored.image_digest,
+                build_timeout_sec=context.build_timeout_sec,
+            )
+        )
+
+    async def _boot(self, context: TrialContext, provider: SandboxProvider, image: ImageRef) -> Box:
+        task = context.task
+        tag = box_tag(self._hands.installation_id, context.attempt)
+        spec = BoxSpec(
+            tag=tag,
+            image=image,
+            network_mode=task.network.mode,
+            lifetime_sec=context.agent_timeout_sec + context.verifier_timeout_sec + LIFETIME_MARGIN_SEC,
+            cpus=task.cpus,
+            memory_mb=task.memory_mb,
+            storage_mb=task.storage_mb,
+            env=task.env_literals,
+            workdir=task.workdir,
+        )
+        box = await provider.create(spec)
+        await mark_box(self._hands.db, tag.name, "live", box.box_id)
+        return box
+
+
+async def enter(
+    hands: Hands, attempt: PlacedAttempt, phase: AttemptPhase, change: PhaseChange | None = None
+) -> None:
+    """Take the fence for a phase and record it; raises `TrialOver` when the trial has settled."""
+    current_phase.set(phase)
+    if not await enter_phase(hands.db, fence_of(attempt, phase), change):
+        raise TrialOver(f"trial {attempt.trial_id} has settled")

@@ -1,0 +1,185 @@
+"""What an activity knows of its trial, read once and kept while it cannot change."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from temporalio import activity
+
+from activities.harnesses.base import Harness, HarnessContext
+from activities.harnesses.roster import HARNESSES
+from activities.packages import TaskPackages
+from activities.sandboxes.base import BoxRole, BoxTag, SandboxProvider
+from activities.settings import WorkerSettings
+from activities.signatures import AttemptRef
+from domain.arms import AgentArm
+from domain.errors import EvolveError
+from domain.jobs import JobPlan
+from domain.tasks import Task
+from domain.vocabulary import AttemptPhase
+from store.blobs import Blobs
+from store.database import Database
+from store.fences import Fence
+
+CACHED_JOBS = 64
+CACHED_TASKS = 2_000
+
+
+@dataclass(frozen=True)
+class StoredTask:
+    """A published task: parsed, and where its directory is."""
+
+    task: Task
+    package_key: str
+    package_sha256: str
+    image_digest: str
+    """Content digest of `environment/` with the pinned image's name: what an image is built once per."""
+
+
+@dataclass(frozen=True)
+class TrialContext:
+    """One attempt of one trial with all that was planned for it."""
+
+    attempt: AttemptRef
+    task_name: str
+    source: str
+    version_id: str
+    plan: JobPlan
+    arm: AgentArm
+    stored: StoredTask
+
+    @property
+    def task(self) -> Task:
+        return self.stored.task
+
+    @property
+    def harness(self) -> Harness:
+        return HARNESSES[self.arm.name]
+
+    @property
+    def agent_timeout_sec(self) -> float:
+        """Declared, stretched by the job."""
+        return self.task.agent_timeout_sec * self.plan.multipliers.of("agent")
+
+    @property
+    def verifier_timeout_sec(self) -> float:
+        """Declared, stretched by the job."""
+        return self.task.verifier_timeout_sec * self.plan.multipliers.of("verifier")
+
+    @property
+    def build_timeout_sec(self) -> float:
+        """Declared, stretched by the job."""
+        return self.task.build_timeout_sec * self.plan.multipliers.of("environment_build")
+
+
+@dataclass
+class Hands:
+    """What every activity works with: the store, this host's providers, the caches."""
+
+    settings: WorkerSettings
+    db: Database
+    blobs: Blobs
+    installation_id: str
+    providers: dict[str, SandboxProvider]
+    default_provider: str
+    packages: TaskPackages
+    plans: dict[str, JobPlan] = field(default_factory=dict[str, JobPlan])
+    tasks: dict[tuple[str, str], StoredTask] = field(default_factory=dict[tuple[str, str], StoredTask])
+
+    async def load(self, attempt: AttemptRef) -> TrialContext:
+        """The trial with its plan; raises `EvolveError` when the job was deleted."""
+        pool = await self.db.pool()
+        row = await pool.fetchrow(
+            "SELECT task_name, source, version_id, arm_index FROM trials WHERE id = $1", attempt.trial_id
+        )
+        if row is None:
+            raise EvolveError(f"trial {attempt.trial_id} was deleted", code="trial_not_found")
+        plan = await self._plan(attempt.job_id)
+        return TrialContext(
+            attempt=attempt,
+            task_name=row["task_name"],
+            source=row["source"],
+            version_id=row["version_id"],
+            plan=plan,
+            arm=plan.arms[row["arm_index"]],
+            stored=await self.stored_task(row["version_id"], row["task_name"]),
+        )
+
+    async def _plan(self, job_id: str) -> JobPlan:
+        plan = self.plans.get(job_id)
+        if plan is None:
+            pool = await self.db.pool()
+            plan = JobPlan.model_validate(await pool.fetchval("SELECT plan FROM jobs WHERE id = $1", job_id))
+            _remember(self.plans, job_id, plan, CACHED_JOBS)
+        return plan
+
+    async def stored_task(self, version_id: str, task_name: str) -> StoredTask:
+        """A task of a version; READY ones never change."""
+        key = (version_id, task_name)
+        stored = self.tasks.get(key)
+        if stored is None:
+            pool = await self.db.pool()
+            row = await pool.fetchrow(
+                "SELECT task, package_key, package_sha256, image_digest FROM dataset_tasks"
+                " WHERE version_id = $1 AND task_name = $2",
+                *key,
+            )
+            if row is None:
+                raise EvolveError(f"task {task_name} was deleted", code="task_not_found")
+            stored = StoredTask(
+                Task.model_validate(row["task"]),
+                row["package_key"],
+                row["package_sha256"],
+                row["image_digest"],
+            )
+            _remember(self.tasks, key, stored, CACHED_TASKS)
+        return stored
+
+    def provider(self, name: str) -> SandboxProvider:
+        """A provider of this host."""
+        if name not in self.providers:
+            raise EvolveError(f"this host serves no provider {name}", code="provider_unsupported")
+        return self.providers[name]
+
+    async def task_dir(self, stored: StoredTask) -> Path:
+        """The task's directory on this host."""
+        return await self.packages.directory(stored.package_key, stored.package_sha256)
+
+    async def harness_context(self, context: TrialContext) -> HarnessContext:
+        """What the harness gets to see."""
+        return HarnessContext(
+            task=context.task, task_dir=await self.task_dir(context.stored), arm=context.arm
+        )
+
+
+def _remember(cache: dict[Any, Any], key: Any, value: Any, limit: int) -> None:
+    """Keep a value; the oldest goes when there are too many."""
+    if len(cache) >= limit:
+        del cache[next(iter(cache))]
+    cache[key] = value
+
+
+def fence_of(attempt: AttemptRef, phase: AttemptPhase) -> Fence:
+    """The running activity's place: its try is Temporal's."""
+    return Fence(
+        job_id=attempt.job_id,
+        trial_id=attempt.trial_id,
+        attempt_number=attempt.attempt_number,
+        phase=phase,
+        try_number=activity.info().attempt,
+    )
+
+
+def box_tag(installation_id: str, attempt: AttemptRef, role: BoxRole = "agent") -> BoxTag:
+    """The tag of an attempt's box, made by the running activity's try."""
+    return BoxTag(
+        installation_id=installation_id,
+        job_id=attempt.job_id,
+        trial_id=attempt.trial_id,
+        attempt_number=attempt.attempt_number,
+        step=0,
+        role=role,
+        fence=activity.info().attempt,
+    )

@@ -1,0 +1,103 @@
+"""The verify phase in shared mode: the tests arrive when the agent is over, run once, are read once."""
+
+from __future__ import annotations
+
+from temporalio import activity
+
+from activities.archives import tar_of_tree
+from activities.following import Followed, follow_into_store
+from activities.heartbeats import heartbeats
+from activities.open_box import Windows, enter
+from activities.sandboxes import process
+from activities.sandboxes.base import Box
+from activities.sandboxes.process import ProcessSpec
+from activities.signatures import RUN_VERIFIER, VerifierEnd, VerifierInput
+from activities.trial_context import Hands, TrialContext, fence_of
+from domain.events import TrialName, trial_scoring
+from domain.rewards import REWARD_FILE_MAX_BYTES, Reward, RewardFailure, read_reward
+from domain.tasks import resolve_env
+from domain.vocabulary import AttemptPhase, TrialStatus
+from store.database import now
+from store.record import PhaseChange
+
+PROCESS = "verifier"
+STREAMS = {"out": "verifier/stdout"}
+TESTS_DIR = "/tests"
+LOGS_DIR = "/logs/verifier"
+# One stream, in the order it was written; by bash, since most real ones are not executable, and by sh
+# where an image has no bash.
+SCRIPT = (
+    f"exec 2>&1; if command -v bash >/dev/null; then exec bash {TESTS_DIR}/test.sh; fi; "
+    f"exec sh {TESTS_DIR}/test.sh"
+)
+
+
+class RunVerifier:
+    """`run_verifier`: re-attach first; its exit code never overrides a reward file."""
+
+    def __init__(self, hands: Hands) -> None:
+        self._hands = hands
+
+    @activity.defn(name=RUN_VERIFIER.name)
+    async def run_verifier(self, attempt: VerifierInput) -> VerifierEnd:
+        async with heartbeats():
+            context = await self._hands.load(attempt)
+            name = TrialName(
+                trial_id=attempt.trial_id,
+                task_name=context.task_name,
+                attempt_number=attempt.attempt_number,
+            )
+            change = PhaseChange(status=TrialStatus.SCORING, event=trial_scoring(name))
+            await enter(self._hands, attempt, AttemptPhase.VERIFY, change)
+            box = await self._hands.provider(attempt.provider).attach(attempt.box_id)
+            windows, started_at = Windows(), now()
+            if await process.status(box, PROCESS) is None:
+                await self._lay_out(context, box)
+                started_at = windows.close("shared_verify_setup", started_at)
+            await process.start(box, self._spec(context, box, attempt.timeout_sec))
+            fence = fence_of(attempt, AttemptPhase.VERIFY)
+            status = await follow_into_store(self._hands.db, box, fence, Followed(PROCESS, STREAMS))
+            windows.close("verifier", status.started_at or started_at)
+            reading = await read_reward_files(box)
+            if isinstance(reading, Reward):
+                windows.members["verifier_result"] = {"rewards": reading.rewards}
+            await enter(self._hands, attempt, AttemptPhase.VERIFY, PhaseChange(members=windows.members))
+        return VerifierEnd(
+            exit_code=status.exit_code,
+            is_timeout=status.is_deadline,
+            problem=reading.message if isinstance(reading, RewardFailure) else None,
+        )
+
+    async def _lay_out(self, context: TrialContext, box: Box) -> None:
+        """`/logs/verifier` made fresh, root's alone, so that nothing the agent left there is read."""
+        fresh = f"rm -rf {TESTS_DIR} {LOGS_DIR} && mkdir -p /logs/artifacts && mkdir -m 700 {LOGS_DIR}"
+        result = await box.run(["sh", "-c", fresh])
+        if result.exit_code != 0:
+            raise OSError(
+                f"the verifier's directory could not be made: {result.stderr.decode(errors='replace')}"
+            )
+        task_dir = await self._hands.task_dir(context.stored)
+        await box.put_tar(TESTS_DIR, tar_of_tree(task_dir / "tests"))
+
+    def _spec(self, context: TrialContext, box: Box, timeout_sec: float) -> ProcessSpec:
+        return ProcessSpec(
+            name=PROCESS,
+            argv=("sh", "-c", SCRIPT),
+            user=None,
+            cwd=box.workdir,
+            env={**resolve_env(context.task.env), **resolve_env(context.task.verifier_env)},
+            stdin=None,
+            deadline_sec=timeout_sec,
+        )
+
+
+async def read_reward_files(box: Box) -> Reward | RewardFailure:
+    """The reward that the tests left, read once after they ended."""
+    return read_reward(await _content(box, "reward.txt"), await _content(box, "reward.json"))
+
+
+async def _content(box: Box, name: str) -> bytes | None:
+    try:
+        return await box.read(f"{LOGS_DIR}/{name}", limit=REWARD_FILE_MAX_BYTES + 1)
+    except FileNotFoundError:
+        return None

@@ -1,0 +1,149 @@
+"""A worker process: this host's hands, and the workflows that the composition root gives it."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+import structlog
+from temporalio.client import Client
+from temporalio.converter import DataConverter
+from temporalio.worker import Worker, WorkflowRunner
+
+from activities.agent import RunAgent
+from activities.close import CloseTrial
+from activities.failures import FailureInterceptor
+from activities.host import HostProviders, host_follow_queue, host_queue, keep_lease, open_providers
+from activities.imports import Imports
+from activities.jobs import Jobs
+from activities.open_box import OpenBox
+from activities.packages import TaskPackages
+from activities.prepare import Prepare
+from activities.settings import WorkerSettings
+from activities.trial_context import Hands
+from activities.verifier import RunVerifier
+from store import migrations
+from store.blobs import Blobs
+from store.database import Database
+from store.installation import installation_id
+
+log = structlog.get_logger()
+
+# More than the widest job (150): a follower only waits.
+FOLLOWERS = 400
+SHORT_SLOTS = 200
+# An activity hears of its cancel with the answer to a heartbeat, so heartbeats are sent this often.
+HEARTBEAT_THROTTLE = timedelta(seconds=1)
+
+
+@dataclass(frozen=True)
+class WorkflowSide:
+    """What the composition root knows and activities must not import."""
+
+    workflows: Sequence[type]
+    queue: str
+    data_converter: DataConverter
+    runner: WorkflowRunner
+
+
+async def open_hands(settings: WorkerSettings, db: Database) -> tuple[Hands, HostProviders]:
+    """This host's providers and caches over an open store."""
+    installation = await installation_id(db)
+    host = await open_providers(settings, installation)
+    blobs = Blobs(settings.blob_url)
+    hands = Hands(
+        settings=settings,
+        db=db,
+        blobs=blobs,
+        installation_id=installation,
+        providers=host.providers,
+        default_provider=host.default,
+        packages=TaskPackages(settings.state_dir / "tasks", blobs),
+    )
+    return hands, host
+
+
+async def run_worker(settings: WorkerSettings, side: WorkflowSide) -> None:
+    """Serve until SIGTERM or SIGINT; running activities are then handed over, their boxes go on."""
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    await migrations.check(settings.database_url.get_secret_value())
+    db = Database(settings.database_url.get_secret_value())
+    hands, host = await open_hands(settings, db)
+    client = await Client.connect(
+        settings.temporal_address,
+        namespace=settings.temporal_namespace,
+        data_converter=side.data_converter,
+    )
+    lease = asyncio.create_task(keep_lease(db, settings, host))
+    try:
+        async with AsyncExitStack() as stack:
+            for worker in _workers(client, settings, hands, side):
+                await stack.enter_async_context(worker)
+            log.info("worker ready", default_provider=host.default, reason=host.default_reason)
+            await stop.wait()
+            log.info("worker stopping: its activities are handed over")
+    finally:
+        lease.cancel()
+        for provider in host.providers.values():
+            await provider.close()
+        await db.close()
+
+
+def _workers(client: Client, settings: WorkerSettings, hands: Hands, side: WorkflowSide) -> list[Worker]:
+    jobs, imports, prepare, close = Jobs(hands), Imports(hands), Prepare(hands), CloseTrial(hands)
+    shared: list[Any] = [
+        jobs.accept,
+        jobs.find_settled,
+        jobs.cancel,
+        jobs.cancel_unstarted,
+        jobs.finish,
+        imports.unpack,
+        imports.build,
+        imports.finish,
+        prepare.prepare_trial,
+        close.close_trial,
+    ]
+    follow: list[Any] = [
+        OpenBox(hands).open_box,
+        RunAgent(hands).run_agent,
+        RunVerifier(hands).run_verifier,
+        imports.build,
+    ]
+    options: dict[str, Any] = {
+        "interceptors": [FailureInterceptor()],
+        "max_heartbeat_throttle_interval": HEARTBEAT_THROTTLE,
+        "default_heartbeat_throttle_interval": HEARTBEAT_THROTTLE,
+        "graceful_shutdown_timeout": timedelta(0),
+    }
+    return [
+        Worker(
+            client,
+            task_queue=side.queue,
+            workflows=side.workflows,
+            workflow_runner=side.runner,
+            activities=shared,
+            max_concurrent_activities=SHORT_SLOTS,
+            **options,
+        ),
+        Worker(
+            client,
+            task_queue=host_queue(settings.host_id),
+            activities=[close.close_trial],
+            max_concurrent_activities=SHORT_SLOTS,
+            **options,
+        ),
+        Worker(
+            client,
+            task_queue=host_follow_queue(settings.host_id),
+            activities=follow,
+            max_concurrent_activities=FOLLOWERS,
+            **options,
+        ),
+    ]

@@ -1,0 +1,244 @@
+"""A tests-only sandbox provider: boxes are directories, commands are not run but acted by this file.
+
+It is no sandbox. It exists so that thousands of trials can pass through every phase in seconds, and so
+that a test can hold a trial in a phase (a *barrier*) and kill what it likes. State is on disk: a box
+outlives the worker that made it, as a real one does.
+
+What a "command" does is written in the task: `solution/solve.sh` and `tests/test.sh` are lists of the
+words `reward X`, `reward-if-solved X`, `exit N`, `print TEXT`, `solve`, one a line (other lines are ignored).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import json
+import os
+import shutil
+import tarfile
+import time
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+from activities.sandboxes.base import (
+    Box,
+    BoxListing,
+    BoxSpec,
+    BoxTag,
+    ImageRef,
+    ImageRequest,
+    NetworkMode,
+    ProcessInfo,
+    ProcessKey,
+    RunResult,
+)
+from activities.sandboxes.process_poll import FileSlice, FileState
+from activities.settings import WorkerSettings
+from domain.errors import SandboxDeath
+
+BARRIER_POLL_SEC = 0.02
+
+
+class Barriers:
+    """`hold(name)` makes whoever reaches the barrier wait; `reached(name)` tells that somebody did."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        root.mkdir(parents=True, exist_ok=True)
+
+    def hold(self, name: str) -> None:
+        (self._root / f"{name}.hold").touch()
+
+    def release(self, name: str) -> None:
+        (self._root / f"{name}.hold").unlink(missing_ok=True)
+
+    def reached(self, name: str) -> bool:
+        return (self._root / f"{name}.reached").exists()
+
+    def is_held(self, name: str) -> bool:
+        held = (self._root / f"{name}.hold").exists()
+        if held:
+            (self._root / f"{name}.reached").touch()
+        return held
+
+    async def cross(self, name: str) -> None:
+        while self.is_held(name):
+            await asyncio.sleep(BARRIER_POLL_SEC)
+
+
+class FastBox:
+    """A directory that answers like a box."""
+
+    def __init__(self, root: Path, barriers: Barriers) -> None:
+        self._root = root
+        self._barriers = barriers
+
+    @property
+    def box_id(self) -> str:
+        return self._root.name
+
+    @property
+    def workdir(self) -> str:
+        return "/app"
+
+    def _at(self, path: str) -> Path:
+        if not self._root.exists():
+            raise SandboxDeath(f"no box {self.box_id}")
+        return self._root / "fs" / path.lstrip("/")
+
+    async def run(
+        self,
+        argv: Sequence[str],
+        *,
+        user: str | None = None,
+        cwd: str | None = None,
+        env: Mapping[str, str] | None = None,
+        stdin: bytes | None = None,
+        timeout_sec: float = 30.0,
+    ) -> RunResult:
+        self._at("/")
+        if len(argv) > 4 and argv[3] == "launch":
+            self._launch(Path(argv[4]).name, Path(argv[5]).name)
+        elif "rm -rf /tests" in argv[-1]:
+            for path in ("/tests", "/logs/verifier"):
+                shutil.rmtree(self._at(path), ignore_errors=True)
+            self._at("/logs/verifier").mkdir(parents=True)
+        return RunResult(0, b"", b"")
+
+    def _launch(self, name: str, staged: str) -> None:
+        runs = self._at("/.evolve/run")
+        try:
+            (runs / name).mkdir(parents=True)
+        except FileExistsError:
+            return
+        finally:
+            shutil.rmtree(runs / staged, ignore_errors=True)
+        with (self._root.parent.parent / "executions").open("a") as log:
+            log.write(f"{self.box_id} {name}\n")
+        (runs / name / "started").write_text(str(time.time()))
+
+    def _finish(self, run: Path) -> None:
+        """Act the command once its barrier is open: the runner's files, in the runner's order."""
+        script = self._at("/solution/solve.sh" if run.name == "agent" else "/tests/test.sh")
+        code, printed = 0, ""
+        for line in script.read_text().splitlines() if script.exists() else []:
+            word, _, rest = line.partition(" ")
+            if word == "reward" or (word == "reward-if-solved" and self._at("/app/solved").exists()):
+                self._at("/logs/verifier/reward.txt").write_text(rest)
+            elif word == "print":
+                printed += rest + "\n"
+            elif word == "exit":
+                code = int(rest)
+            elif word == "solve":
+                self._at("/app").mkdir(exist_ok=True)
+                self._at("/app/solved").touch()
+        (run / "out").write_text(printed)
+        (run / "err").touch()
+        (run / "rc.partial").write_text(f"{code} exit 1.0")
+        (run / "rc.partial").rename(run / "rc")
+
+    async def read_files(self, slices: Sequence[FileSlice]) -> list[FileState | None]:
+        return [self._slice(each) for each in slices]
+
+    def _slice(self, each: FileSlice) -> FileState | None:
+        if each.path == "/proc/uptime":
+            return FileState(4, b"9.0 9.0")
+        path = self._at(each.path)
+        run = path.parent
+        if (run / "started").exists() and not (run / "rc").exists():
+            if not self._barriers.is_held(run.name):
+                self._finish(run)
+        if path.name == "runner.sh" and (run / "started").exists():
+            return FileState(0, b"")
+        if not path.is_file():
+            return None
+        data = path.read_bytes()
+        return FileState(len(data), data[each.offset : each.offset + each.limit])
+
+    async def read(self, path: str, *, offset: int = 0, limit: int | None = None) -> bytes:
+        data = self._at(path).read_bytes()
+        return data[offset : None if limit is None else offset + limit]
+
+    async def write(self, path: str, data: bytes, *, mode: int = 0o644, user: str | None = None) -> None:
+        self._at(path).parent.mkdir(parents=True, exist_ok=True)
+        self._at(path).write_bytes(data)
+
+    async def put_tar(self, path: str, tar: bytes) -> None:
+        if path == "/solution":
+            await self._barriers.cross("install")
+        target = self._at(path)
+        target.mkdir(parents=True, exist_ok=True)
+        with tarfile.open(fileobj=io.BytesIO(tar)) as packed:
+            packed.extractall(target, filter="data")
+
+    async def get_tar(self, path: str) -> AsyncIterator[bytes]:
+        source = self._at(path)
+        if not source.exists():
+            raise FileNotFoundError(path)
+        packed = io.BytesIO()
+        with tarfile.open(fileobj=packed, mode="w") as tar:
+            tar.add(source, arcname=".")
+        yield packed.getvalue()
+
+    async def set_network(self, mode: NetworkMode) -> None:
+        self._at("/")
+
+    async def processes(self) -> list[ProcessInfo]:
+        self._at("/")
+        return [ProcessInfo(1, 1, "init")]
+
+    async def sweep(self, keep: Collection[ProcessKey]) -> int:
+        for run in self._at("/.evolve/run").glob("*"):
+            if (run / "started").exists() and not (run / "rc").exists():
+                (run / "rc").write_text("137 exit 1.0")
+        return 0
+
+
+class FastProvider:
+    """Answers to the name `local`, so that jobs can be created for it."""
+
+    name = "local"
+
+    def __init__(self, root: Path) -> None:
+        self._boxes = root / "boxes"
+        self._boxes.mkdir(parents=True, exist_ok=True)
+        self.barriers = Barriers(root / "barriers")
+
+    async def ensure_image(self, request: ImageRequest) -> ImageRef:
+        await self.barriers.cross("build")
+        return ImageRef(id=request.context_digest, handle=request.context_digest)
+
+    async def create(self, spec: BoxSpec) -> Box:
+        root = self._boxes / spec.tag.name
+        root.mkdir(exist_ok=True)
+        (root / "tag.json").write_text(json.dumps(asdict(spec.tag)))
+        (root / "fs").mkdir(exist_ok=True)
+        await self.barriers.cross("boot")
+        return FastBox(root, self.barriers)
+
+    async def attach(self, box_id: str) -> Box:
+        if not (self._boxes / box_id).exists():
+            raise SandboxDeath(f"no box {box_id}")
+        return FastBox(self._boxes / box_id, self.barriers)
+
+    async def list(self, installation_id: str) -> list[BoxListing]:
+        tags = [BoxTag(**json.loads(path.read_text())) for path in self._boxes.glob("*/tag.json")]
+        return [BoxListing(tag.name, tag, True) for tag in tags if tag.installation_id == installation_id]
+
+    async def destroy(self, box_id: str) -> None:
+        await self.barriers.cross("persist")
+        gone = self._boxes / f".{box_id}.{os.getpid()}"
+        try:
+            (self._boxes / box_id).rename(gone)
+        except FileNotFoundError:
+            return
+        shutil.rmtree(gone, ignore_errors=True)
+
+    async def close(self) -> None:
+        return
+
+
+def make_provider(settings: WorkerSettings, installation_id: str) -> FastProvider:
+    """The plugin's factory: `EVOLVE_PROVIDER_PLUGINS=tests.providers.fast:make_provider`."""
+    return FastProvider(settings.state_dir / "fast")
