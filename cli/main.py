@@ -10,6 +10,7 @@ from typing import Any
 
 import typer
 
+from cli import later
 from cli.errors import EXIT_FAILED, EXIT_INTERRUPTED, error_line
 from domain.errors import EvolveError
 
@@ -33,6 +34,11 @@ class Mount:
 
 WORK, STACK = "Work", "This machine's stack"
 MOUNTS = (
+    Mount("run", "cli.run:start_job", "Start a job, and follow it with --watch.", WORK),
+    Mount("job", "cli.jobs:app", "Show, follow, cancel, download and delete jobs.", WORK),
+    Mount("trial", "cli.trials:app", "One trial's record, trace and files.", WORK),
+    Mount("dataset", "cli.datasets:app", "The catalog, and publishing to it.", WORK),
+    Mount("auth", "cli.auth:app", "Who the server takes you for.", WORK),
     Mount("up", "cli.stack_commands:up", "Start the whole platform on this machine.", STACK),
     Mount("down", "cli.stack_commands:down", "Stop it; running boxes go on and are followed again.", STACK),
     Mount("status", "cli.stack_commands:status", "List its processes, their health and logs.", STACK),
@@ -41,6 +47,8 @@ MOUNTS = (
     Mount("migrate", "cli.serve:migrate", "Bring the database to this release's schema.", STACK),
     Mount("serve", "cli.serve:app", "Run one process alone: api, gateway or worker.", STACK),
 )
+# Known, and refused by name.
+LATER = ("agent", "skill", "skills", "secrets", "secret", "analyze", "analysis", "check", "upload")
 
 
 def build(called: str | None = None) -> typer.Typer:
@@ -59,6 +67,7 @@ def build(called: str | None = None) -> typer.Typer:
             # Of a loaded verb the docstring is the help: it may be longer than the line in the root's list.
             line = mount.help if target is _not_loaded else None
             root.command(mount.name, help=line, rich_help_panel=mount.panel)(command)
+    later.refuse(root, "evolve", *LATER)
     return root
 
 

@@ -1,0 +1,246 @@
+"""`evolve trial …`: one trial's record, trace and files."""
+
+from __future__ import annotations
+
+import json
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import typer
+
+from cli import later
+from cli.cells import (
+    UNKNOWN,
+    elapsed,
+    judge_money,
+    member,
+    members,
+    money,
+    one_line,
+    reward,
+    text,
+    tokens,
+    trial_arm,
+    trial_money,
+)
+from cli.client import Client, Json, connect, path
+from cli.errors import CliError
+from cli.jobs import print_stopped, stop_trials
+from cli.options import JsonFlag, OutputDirectory, TrialId
+from cli.output import print_facts, print_json, print_json_line, say
+from cli.packing import refuse_existing, unpack_archive
+from cli.transfers import download_archive
+
+DATA_CHARS = 140
+TRACE_PAGE = 200
+Stream = Literal[
+    "trace-parsed", "verifier", "trace-stdout", "trace-stderr", "trace-atif", "trajectory", "agent-home"
+]
+
+app = typer.Typer(no_args_is_help=True)
+
+
+@app.command("show")
+def show_trial(trial_id: TrialId, as_json: JsonFlag = False) -> None:
+    """Show one trial: status, reward, tokens, spend, timing, and why it failed."""
+    with connect() as client:
+        trial = client.get(path("/api/trials/{}", trial_id))
+    if as_json:
+        print_json(trial)
+    else:
+        print_facts(trial_facts(trial))
+
+
+def trial_facts(trial: Json) -> list[tuple[str, str]]:
+    """The trial, name by name; unknown ones are left out when printed."""
+    exception = member(trial, "exception_info")
+    analysis = member(trial, "analysis")
+    return [
+        ("trial", text(trial.get("id"))),
+        ("job", text(trial.get("job_id"))),
+        ("task", text(trial.get("task_name"))),
+        ("dataset", text(trial.get("source"))),
+        ("agent", trial_arm(trial)),
+        ("agent version", text(member(trial, "agent_info").get("version"))),
+        ("attempt", text(trial.get("attempt"))),
+        ("status", text(trial.get("status"))),
+        ("phase", text(trial.get("attempt_phase"))),
+        ("reward", reward(trial.get("reward"))),
+        *_named_rewards(trial),
+        ("tokens", tokens(member(trial, "agent_result"))),
+        ("spent", trial_money(trial)),
+        ("spent (judge)", judge_money(trial)),
+        ("gpu compute (est.)", money(member(trial, "gpu_cost").get("estimate_usd"))),
+        ("cap", money(trial.get("max_trial_spend_usd"))),
+        ("provider", text(trial.get("sandbox_provider") or ("ported" if trial.get("upload") else None))),
+        ("base image", "replaced by this machine's files" if trial.get("base_image_replaced") else UNKNOWN),
+        ("sandbox", text(trial.get("sandbox_id"))),
+        ("retries", text(trial.get("n_retries") or None)),
+        ("started", text(trial.get("started_at"))),
+        ("took", elapsed(trial.get("started_at"), trial.get("finished_at"))),
+        *((f"  {phase}", _window(trial, phase)) for phase in _PHASES),
+        ("exception", text(exception.get("exception_type"))),
+        ("message", text(exception.get("exception_message"))),
+        ("analysis", text(analysis.get("status"))),
+        ("summary", text(analysis.get("summary"))),
+    ]
+
+
+_PHASES = ("environment_setup", "agent_setup", "agent_execution", "verifier")
+
+
+def _named_rewards(trial: Json) -> Iterator[tuple[str, str]]:
+    rewards = member(member(trial, "verifier_result"), "rewards")
+    if set(rewards) - {"reward"}:
+        yield from ((f"  {name}", reward(value)) for name, value in rewards.items())
+
+
+def _window(trial: Json, phase: str) -> str:
+    window = member(trial, phase)
+    return elapsed(window.get("started_at"), window["finished_at"]) if window.get("finished_at") else UNKNOWN
+
+
+@app.command("trace")
+def print_trace(
+    trial_id: TrialId,
+    type_: Annotated[str | None, typer.Option("--type", help="Only events of exactly this type.")] = None,
+    grep: Annotated[str | None, typer.Option(help="Only events that match this regular expression.")] = None,
+    tail: Annotated[
+        int | None, typer.Option(min=1, max=10_000, help="Only the last N matching events.")
+    ] = None,
+    cursor: Annotated[
+        int | None, typer.Option(metavar="SEQ", help="Only events after this position.")
+    ] = None,
+    limit: Annotated[
+        int, typer.Option("-l", "--limit", min=1, max=1000, help="Events per request, not a total.")
+    ] = TRACE_PAGE,
+    as_json: JsonFlag = False,
+) -> None:
+    """Print a trial's parsed trace, one line an event: position, type, and its data cut short."""
+    query = {"type": type_, "grep": grep, "tail": tail, "cursor": cursor, "limit": limit}
+    with connect() as client:
+        for event in trace_events(client, trial_id, query):
+            if as_json:
+                print_json_line(event)
+            else:
+                say(trace_line(event))
+
+
+def trace_events(client: Client, trial_id: str, query: Json) -> Iterator[Json]:
+    """The filtered trace to its end, page by page."""
+    while True:
+        page = client.get(path("/api/trials/{}/trace", trial_id), query)
+        yield from members(page.get("items"))
+        if not page.get("nextCursor"):
+            return
+        query = {**query, "cursor": page["nextCursor"]}
+
+
+def trace_line(event: Json) -> str:
+    """`seq  type  data`; a call that the gateway metered shows its model, tokens and cost instead."""
+    seq, data = text(event.get("seq")), member(event, "data")
+    update = member(data, "update")
+    usage = member(update, "usage")
+    if update.get("sessionUpdate") == "usage" and update.get("source") == "gateway" and usage:
+        spent = money(usage.get("costUsd"))
+        counts = f"{text(usage.get('promptTokens'))} in, {text(usage.get('completionTokens'))} out"
+        return one_line(f"{seq}  gateway {text(data.get('model'))}  {counts}  {spent}")
+    shown = json.dumps(event.get("data"), ensure_ascii=False)
+    return one_line(f"{seq}  {text(event.get('type'))}  {shown[:DATA_CHARS]}")
+
+
+@app.command("download")
+def download_trial(
+    trial_id: TrialId,
+    directory: OutputDirectory = Path("trials"),
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a folder that is there.")] = False,
+    stream: Annotated[
+        Stream | None, typer.Option("--stream", help="Print one artifact instead of saving.")
+    ] = None,
+    cursor: Annotated[
+        int | None, typer.Option(metavar="SEQ", help="With --stream trace-parsed: only events after this.")
+    ] = None,
+    limit: Annotated[
+        int | None, typer.Option(min=1, max=1000, help="With --stream trace-parsed: events per request.")
+    ] = None,
+) -> None:
+    """Save a settled trial as DIR/ID/ with its evolve.json, or print one artifact."""
+    if stream != "trace-parsed" and not (cursor is None and limit is None):
+        raise typer.BadParameter("--cursor and --limit go with --stream trace-parsed only")
+    if stream is not None and overwrite:
+        raise typer.BadParameter("--overwrite and --stream exclude each other")
+    with connect() as client:
+        if stream == "trace-parsed":
+            for event in trace_events(client, trial_id, {"cursor": cursor, "limit": limit or TRACE_PAGE}):
+                print_json_line(event)
+        elif stream is not None:
+            print_artifact(client, trial_id, stream)
+        else:
+            say(str(save_trial(client, trial_id, directory, overwrite=overwrite)))
+
+
+def print_artifact(client: Client, trial_id: str, stream: str) -> None:
+    """One stored artifact, byte for byte as text; raises `CliError` when nothing is served."""
+    answer = client.get(path("/api/trials/{}/trace", trial_id), {"stream": stream})
+    files: Any = answer.get("files")
+    log: Any = answer.get("log")
+    if isinstance(files, dict):
+        print_json(files)
+    elif isinstance(log, str):
+        sys.stdout.write(log)
+    else:
+        reason = answer.get("reason") or f"the trial recorded no {stream}"
+        raise CliError(f"{stream}: {reason}", code="not_found")
+
+
+def save_trial(client: Client, trial_id: str, directory: Path, *, overwrite: bool) -> Path:
+    """The directory that holds the trial's tree and `evolve.json`, the platform's own record of it."""
+    if "/" in trial_id or trial_id in ("", ".", ".."):
+        raise CliError(f"{trial_id!r} is no trial id", code="invalid_input")
+    target = directory / trial_id
+    refuse_existing(target, overwrite=overwrite)
+    trial = client.get(path("/api/trials/{}", trial_id))
+    with tempfile.TemporaryDirectory() as scratch:
+        archive = Path(scratch) / "trial.tar.gz"
+        download_archive(client, path("/api/trials/{}/download", trial_id), archive)
+        unpack_archive(archive, target, is_wrapped=True, overwrite=overwrite)
+    record = json.dumps(platform_record(trial), ensure_ascii=False, indent=2)
+    (target / "evolve.json").write_text(f"{record}\n", encoding="utf-8")
+    return target
+
+
+def platform_record(trial: Json) -> Json:
+    """What the trial's files do not say: identity, cost and tokens by lane, provider, retries."""
+    lane = ("n_input_tokens", "n_cache_tokens", "n_output_tokens", "cost_usd")
+    agent, judge = member(trial, "agent_result"), member(trial, "judge_result")
+    return {
+        **{key: trial.get(key) for key in ("id", "job_id", "task_name", "source", "attempt", "status")},
+        "agent": {**{key: agent.get(key) for key in lane}, "spend_source": trial.get("spend_source")},
+        "judge": {**{key: judge.get(key) for key in lane}, "spend_source": trial.get("judge_spend_source")}
+        if judge
+        else None,
+        "gpu_cost": trial.get("gpu_cost"),
+        "max_trial_spend_usd": trial.get("max_trial_spend_usd"),
+        "sandbox_provider": trial.get("sandbox_provider"),
+        "sandbox_provider_degrade": trial.get("sandbox_provider_degrade"),
+        "base_image_replaced": trial.get("base_image_replaced"),
+        "retries": trial.get("retries"),
+    }
+
+
+@app.command("stop")
+def stop(
+    trial_ids: Annotated[
+        list[str], typer.Argument(metavar="TRIAL...", help="Trial ids.", show_default=False)
+    ],
+    as_json: JsonFlag = False,
+) -> None:
+    """End trials that are under way; their job goes on."""
+    with connect() as client:
+        print_stopped(stop_trials(client, trial_ids), as_json=as_json)
+
+
+later.refuse(app, "evolve trial", "retry", "regrade", "files", "logs", "procs")
