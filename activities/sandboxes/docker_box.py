@@ -23,7 +23,8 @@ from activities.sandboxes.docker_files import EngineFiles
 from activities.sandboxes.docker_keepalive import service_exit_code
 from activities.sandboxes.docker_labels import labels_of, tag_of
 from activities.sandboxes.docker_outside import OutsideFiles
-from activities.sandboxes.docker_pod import PodHost, network_of
+from activities.sandboxes.docker_pod import PodHost
+from activities.sandboxes.docker_pool import pod_of
 from activities.sandboxes.docker_processes import container_processes
 from activities.sandboxes.process_poll import FileSlice, FileState
 from domain.errors import SandboxDeath, TaskError
@@ -40,7 +41,6 @@ class BoxHost:
     docker: Docker
     pods: PodHost
     pod_image: str
-    public_network: str
     is_root: bool
 
 
@@ -52,6 +52,7 @@ class DockerBox:
     ) -> None:
         self._host = host
         self._container = container
+        self._pod_id = pod_of(details) or ""
         self._init_pid: int = details["State"]["Pid"]
         self._tag = tag_of(details["Config"]["Labels"])
         self._workdir = workdir
@@ -97,9 +98,9 @@ class DockerBox:
                 yield chunk
 
     async def set_network(self, mode: NetworkMode) -> None:
-        wanted = network_of(mode, self._host.public_network)
+        wanted = self._host.pods.network_of(mode)
         with using(self.box_id):
-            pod = await self._host.docker.containers.get(f"{self.box_id}-net")
+            pod = await self._host.docker.containers.get(self._pod_id)
             attached = set(pod["NetworkSettings"]["Networks"])
             if attached == {wanted}:
                 return

@@ -11,8 +11,9 @@ from activities.sandboxes.base import BoxRole, BoxTag
 INSTALLATION = "evolve.installation"
 BOX = "evolve.box"
 PART = "evolve.part"
+POOL = "evolve.pool"
 
-# A box is a container; its pod holds its network; a sweeper lives for one sweep.
+# A box is a container; a pod holds its network; a sweeper lives for one sweep.
 Part = Literal["box", "pod", "sweeper", "image", "network"]
 
 

@@ -10,13 +10,13 @@ from __future__ import annotations
 import asyncio
 import inspect
 import time
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from activities.sandboxes import relay
 from activities.sandboxes.base import NetworkMode
+from activities.sandboxes.docker_labels import INSTALLATION, PART
 from activities.sandboxes.firewall import IPV6_RULES, host_addresses, ipv4_rules
 
 HOST_FOLDERS = ("/usr", "/lib", "/lib64", "/bin", "/sbin", "/etc/alternatives")
@@ -48,25 +48,42 @@ done
 class PodHost:
     """What every pod on this machine shares. `gateway_socket`'s folder must exist; the socket may come."""
 
+    installation_id: str
     gateway_socket: Path
     python: Path
 
-    def config(self, image: str, network: str, labels: Mapping[str, str]) -> dict[str, Any]:
-        """The engine's create request of a pod in `network`."""
-        resolvers = host_resolvers()
+    @property
+    def public_network(self) -> str:
+        return f"evolve-{self.installation_id[:8].lower()}-public"
+
+    def labels(self) -> dict[str, str]:
+        return {INSTALLATION: self.installation_id}
+
+    def network_of(self, mode: NetworkMode) -> str:
+        return {"no-network": "none", "public": self.public_network}[mode]
+
+    def network_config(self) -> dict[str, Any]:
+        """One bridge for all public boxes: their pods' firewalls part them, and the bridge itself too."""
+        return {
+            "Name": self.public_network,
+            "CheckDuplicate": True,
+            "EnableIPv6": False,
+            "Options": {"com.docker.network.bridge.enable_icc": "false"},
+            "Labels": {**self.labels(), PART: "network"},
+        }
+
+    def config(self, image: str, mode: NetworkMode) -> dict[str, Any]:
+        """The engine's create request of a pod, without its labels."""
         program = self.program_config()
         gateway = _bind(str(self.gateway_socket.parent), GATEWAY_FOLDER)
         return {
             "Image": image,
             "Entrypoint": ["/bin/sh", "-c", SCRIPT],
-            "Env": [f"{key}={value}" for key, value in self._environment(resolvers).items()],
-            "Labels": dict(labels),
+            "Env": [f"{key}={value}" for key, value in self._environment().items()],
             "Hostname": HOSTNAME,
             "HostConfig": program
             | {
-                "NetworkMode": network,
-                "Dns": resolvers,
-                "ExtraHosts": [f"{HOSTNAME}:127.0.0.1"],
+                "NetworkMode": self.network_of(mode),
                 "Tmpfs": {"/run": ""},
                 "CapAdd": ["NET_ADMIN", "NET_RAW", "SETUID", "SETGID", "SETPCAP"],
                 "Mounts": [*program["Mounts"], gateway],
@@ -96,11 +113,11 @@ class PodHost:
         """The real one: a virtual environment's is a link to it."""
         return self.python.resolve()
 
-    def _environment(self, resolvers: list[str]) -> dict[str, str]:
+    def _environment(self) -> dict[str, str]:
         owner = self.gateway_socket.parent.stat()
         return {
             "PATH": "/usr/sbin:/usr/bin:/sbin:/bin",
-            "RULES": ipv4_rules(resolvers, host_addresses()),
+            "RULES": ipv4_rules(host_resolvers(), host_addresses()),
             "IPV6_RULES": IPV6_RULES,
             "RELAY": inspect.getsource(relay),
             # The socket's owner: another uid may not pass a folder and a socket of mode 0700.
@@ -113,10 +130,6 @@ class PodHost:
 
 def _bind(source: str, target: str) -> dict[str, Any]:
     return {"Type": "bind", "Source": source, "Target": target, "ReadOnly": True}
-
-
-def network_of(mode: NetworkMode, public_network: str) -> str:
-    return {"no-network": "none", "public": public_network}[mode]
 
 
 def host_resolvers() -> list[str]:
