@@ -12,7 +12,7 @@ from activities.capture import Capture
 from activities.failures import current_phase
 from activities.heartbeats import heartbeats
 from activities.sandboxes.base import Box, SandboxProvider
-from activities.signatures import CLOSE_TRIAL, CloseInput, Settled
+from activities.signatures import CLOSE_TRIAL, SETTLE_TRIAL, CloseInput, Settled
 from activities.trial_context import Hands, TrialContext, box_tag, fence_of
 from activities.verifier import STREAMS as VERIFIER_STREAMS
 from domain.errors import EvolveError, SandboxDeath
@@ -42,14 +42,24 @@ class CloseTrial:
                 context = await self._hands.load(close)
                 end, members = await self._persist(close, context, end)
             await self._end_box(close)
-            settlement = Settlement(
-                outcome=outcome_of(end),
-                exception=exception_of(end),
-                members=members,
-                failed_phase=_phase(close),
-            )
-            status, reward = await settle(self._hands.db, fence, settlement)
+            settled = await self._settle(close, end, members)
             await drop_streams(self._hands.db, close.trial_id, close.attempt_number)
+        return settled
+
+    @activity.defn(name=SETTLE_TRIAL.name)
+    async def settle_trial(self, close: CloseInput) -> Settled:
+        """Without the box or its host: only the record."""
+        return await self._settle(close, await self._end_of(close), {})
+
+    async def _settle(self, close: CloseInput, end: AttemptEnd, members: dict[str, Any]) -> Settled:
+        settlement = Settlement(
+            outcome=outcome_of(end),
+            exception=exception_of(end),
+            members=members,
+            failed_phase=_phase(close),
+        )
+        fence = fence_of(close, AttemptPhase.PERSIST)
+        status, reward = await settle(self._hands.db, fence, settlement)
         return Settled(status=status.value, reward=reward)
 
     async def _end_of(self, close: CloseInput) -> AttemptEnd:

@@ -14,7 +14,6 @@ import structlog
 from activities.sandboxes.base import SandboxProvider
 from activities.sandboxes.docker import DockerProvider
 from activities.sandboxes.docker_engine import docker_engine
-from activities.sandboxes.local import LocalProvider, local_capabilities
 from activities.settings import WorkerSettings
 from store.database import Database, now
 from store.hosts import LEASE_SEC, Host, renew_host
@@ -76,6 +75,8 @@ async def _open_docker(settings: WorkerSettings, installation_id: str, host: Hos
 
 
 def _open_local(settings: WorkerSettings, installation_id: str, host: HostProviders) -> None:
+    from activities.sandboxes.local import LocalProvider, local_capabilities
+
     capabilities = local_capabilities()
     if capabilities.refusal:
         host.refuse("local", capabilities.refusal)

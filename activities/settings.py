@@ -48,6 +48,9 @@ class WorkerSettings(StoreSettings):
     gateway_socket: Path = Field(
         default=Path(), description="See the gateway's. Default `$EVOLVE_HOME/run/gateway/gateway.sock`."
     )
+    health_socket: Path = Field(
+        default=Path(), description="Unix socket of `/healthz`. Default `$EVOLVE_HOME/run/worker.sock`."
+    )
     sandbox_provider: str = Field(
         default="auto",
         description="Provider of jobs that name none. `auto`: docker where an engine answers and the base "
@@ -76,8 +79,12 @@ class WorkerSettings(StoreSettings):
 
     @model_validator(mode="after")
     def _paths_default_to_home(self) -> Self:
-        if self.state_dir == Path():
-            object.__setattr__(self, "state_dir", self.home / "state")
-        if self.gateway_socket == Path():
-            object.__setattr__(self, "gateway_socket", self.home / "run" / "gateway" / "gateway.sock")
+        defaults = {
+            "state_dir": self.home / "state",
+            "gateway_socket": self.home / "run" / "gateway" / "gateway.sock",
+            "health_socket": self.home / "run" / "worker.sock",
+        }
+        for name, path in defaults.items():
+            if getattr(self, name) == Path():
+                object.__setattr__(self, name, path)
         return self

@@ -131,6 +131,8 @@ OPEN_BOX = Signature("open_box", PlacedAttempt, OpenedBox)
 RUN_AGENT = Signature("run_agent", BoxedAttempt, AgentEnd)
 RUN_VERIFIER = Signature("run_verifier", VerifierInput, VerifierEnd)
 CLOSE_TRIAL = Signature("close_trial", CloseInput, Settled)
+SETTLE_TRIAL = Signature("settle_trial", CloseInput, Settled)
+"""The last resort when closing itself fails for good: settle, and leave the box to the reaper."""
 
 
 # --- one job ---------------------------------------------------------------------------------------

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from datetime import timedelta
@@ -68,8 +68,11 @@ async def open_hands(settings: WorkerSettings, db: Database) -> tuple[Hands, Hos
     return hands, host
 
 
-async def run_worker(settings: WorkerSettings, side: WorkflowSide) -> None:
-    """Serve until SIGTERM or SIGINT; running activities are then handed over, their boxes go on."""
+async def run_worker(settings: WorkerSettings, side: WorkflowSide, on_ready: Callable[[], None]) -> None:
+    """Serve until SIGTERM or SIGINT; running activities are then handed over, their boxes go on.
+
+    `on_ready` is called when the queues are polled.
+    """
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
@@ -84,9 +87,10 @@ async def run_worker(settings: WorkerSettings, side: WorkflowSide) -> None:
     lease = asyncio.create_task(keep_lease(db, settings, host))
     try:
         async with AsyncExitStack() as stack:
-            for worker in _workers(client, settings, hands, side):
+            for worker in make_workers(client, settings, hands, side):
                 await stack.enter_async_context(worker)
             log.info("worker ready", default_provider=host.default, reason=host.default_reason)
+            on_ready()
             await stop.wait()
             log.info("worker stopping: its activities are handed over")
     finally:
@@ -96,7 +100,8 @@ async def run_worker(settings: WorkerSettings, side: WorkflowSide) -> None:
         await db.close()
 
 
-def _workers(client: Client, settings: WorkerSettings, hands: Hands, side: WorkflowSide) -> list[Worker]:
+def make_workers(client: Client, settings: WorkerSettings, hands: Hands, side: WorkflowSide) -> list[Worker]:
+    """The three queues that this process serves."""
     jobs, imports, prepare, close = Jobs(hands), Imports(hands), Prepare(hands), CloseTrial(hands)
     shared: list[Any] = [
         jobs.accept,
@@ -109,6 +114,7 @@ def _workers(client: Client, settings: WorkerSettings, hands: Hands, side: Workf
         imports.finish,
         prepare.prepare_trial,
         close.close_trial,
+        close.settle_trial,
     ]
     follow: list[Any] = [
         OpenBox(hands).open_box,

@@ -12,7 +12,17 @@ from typing import Any
 from domain.errors import EvolveError
 from domain.vocabulary import TRIAL_TERMINAL, AttemptPhase, TrialStatus
 
-PHASE_RANK = {phase: rank for rank, phase in enumerate(AttemptPhase, start=1)}
+PHASE_RANK = {
+    AttemptPhase.PREPARE: 1,
+    # One activity opens the box: tried again, it starts from the build.
+    AttemptPhase.BUILD: 2,
+    AttemptPhase.BOOT: 2,
+    AttemptPhase.INSTALL: 2,
+    AttemptPhase.AGENT: 3,
+    AttemptPhase.VERIFY: 4,
+    AttemptPhase.PERSIST: 5,
+}
+"""Each activity's place in the life of an attempt."""
 
 
 class Fenced(EvolveError):
@@ -33,7 +43,6 @@ class Fence:
 
     @property
     def rank(self) -> int:
-        """Where the phase stands in the life of an attempt."""
         return PHASE_RANK[self.phase]
 
 

@@ -159,8 +159,8 @@ async def mark_box(db: Database, name: str, state: str, box_id: str | None = Non
     """Note that a leased box is `live` under the provider's id, or `gone`."""
     pool = await db.pool()
     await pool.execute(
-        "UPDATE box_leases SET state = $2, box_id = coalesce($3, box_id),"
-        " gone_at = CASE WHEN $2 = 'gone' THEN now() END WHERE name = $1",
+        "UPDATE box_leases SET state = $2::text, box_id = coalesce($3, box_id),"
+        " gone_at = CASE WHEN $2::text = 'gone' THEN now() END WHERE name = $1",
         name,
         state,
         box_id,
@@ -174,3 +174,10 @@ async def live_host(db: Database, provider: str | None = None) -> Host | None:
         hosts = list((await session.execute(query)).scalars().all())
     serving = [h for h in hosts if provider is None or h.providers.get(provider, {}).get("ok")]
     return serving[0] if serving else None
+
+
+async def newest_host(db: Database) -> Host | None:
+    """The host that was heard of last, alive or not: what this installation runs on by default."""
+    query = select(Host).order_by(col(Host.lease_expires_at).desc()).limit(1)
+    async with db.session() as session:
+        return (await session.execute(query)).scalars().first()

@@ -11,8 +11,8 @@ from store.trials import TrialFile
 
 _APPEND = """
 INSERT INTO stream_chunks (trial_id, attempt_number, name, offset_bytes, data)
-SELECT $1, $2, $3, $4, $5 FROM trials
-WHERE id = $1 AND (attempt_number, fence_phase, fence_try) <= ($2, $6, $7)
+SELECT id, $2::int, $3::text, $4::bigint, $5::bytea FROM trials
+WHERE id = $1 AND (attempt_number, fence_phase, fence_try) <= ($2::int, $6::int, $7::int)
 ON CONFLICT DO NOTHING
 RETURNING 1
 """

@@ -37,9 +37,7 @@ def _wait_ready(port: int, server: subprocess.Popen[bytes]) -> None:
     health = [Path(sys.executable).parent / "temporal", "operator", "cluster", "health"]
     deadline = time.monotonic() + 30
     while True:
-        asked = subprocess.run(
-            [*health, "--address", f"127.0.0.1:{port}"], capture_output=True, check=False
-        )
+        asked = subprocess.run([*health, "--address", f"127.0.0.1:{port}"], capture_output=True, check=False)
         if b"SERVING" in asked.stdout:
             return
         assert server.poll() is None, "the Temporal server ended"

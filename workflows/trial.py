@@ -102,7 +102,12 @@ class TrialWorkflow:
             failure=failure,
         )
         queue = placement.queue if placement and placement.queue else None
-        return await options.call(act.CLOSE_TRIAL, close, options.CLOSE, queue=queue)
+        try:
+            return await options.call(act.CLOSE_TRIAL, close, options.CLOSE, queue=queue)
+        except ActivityError as error:
+            # A trial always settles. What closing could not do is told, and the box is the reaper's.
+            last = close.model_copy(update={"failure": _failure_of(error)})
+            return await options.call(act.SETTLE_TRIAL, last, options.RECORD)
 
     async def _tell_job(self, start: TrialInput) -> None:
         job = workflow.get_external_workflow_handle(start.job_workflow_id)

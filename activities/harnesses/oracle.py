@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from activities.harnesses.base import HarnessContext, Launch
 from activities.archives import tar_of_tree
+from activities.harnesses.base import HarnessContext, Launch
 from activities.sandboxes.base import Box
 from domain.errors import TaskError
 from domain.tasks import resolve_env

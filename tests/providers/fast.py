@@ -10,7 +10,6 @@ words `reward X`, `reward-if-solved X`, `exit N`, `print TEXT`, `solve`, one a l
 
 from __future__ import annotations
 
-import asyncio
 import io
 import json
 import os
@@ -36,8 +35,7 @@ from activities.sandboxes.base import (
 from activities.sandboxes.process_poll import FileSlice, FileState
 from activities.settings import WorkerSettings
 from domain.errors import SandboxDeath
-
-BARRIER_POLL_SEC = 0.02
+from tests.waiting import eventually
 
 
 class Barriers:
@@ -63,8 +61,7 @@ class Barriers:
         return held
 
     async def cross(self, name: str) -> None:
-        while self.is_held(name):
-            await asyncio.sleep(BARRIER_POLL_SEC)
+        await eventually(lambda: not self.is_held(name))
 
 
 class FastBox:
@@ -146,9 +143,9 @@ class FastBox:
             return FileState(4, b"9.0 9.0")
         path = self._at(each.path)
         run = path.parent
-        if (run / "started").exists() and not (run / "rc").exists():
-            if not self._barriers.is_held(run.name):
-                self._finish(run)
+        is_running = (run / "started").exists() and not (run / "rc").exists()
+        if is_running and not self._barriers.is_held(run.name):
+            self._finish(run)
         if path.name == "runner.sh" and (run / "started").exists():
             return FileState(0, b"")
         if not path.is_file():

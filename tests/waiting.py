@@ -1,0 +1,14 @@
+"""Waiting for a condition instead of sleeping for a guess."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+POLL_SEC = 0.02
+
+
+async def eventually(condition: Callable[[], bool]) -> None:
+    """Return once the condition holds; the test's own timeout bounds the wait."""
+    while not condition():  # noqa: ASYNC110 - the condition lives in another process or on disk
+        await asyncio.sleep(POLL_SEC)
