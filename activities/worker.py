@@ -16,6 +16,7 @@ from temporalio.converter import DataConverter
 from temporalio.worker import Worker, WorkflowRunner
 
 from activities.agent import RunAgent
+from activities.archive import Archives
 from activities.close import CloseTrial
 from activities.failures import FailureInterceptor
 from activities.host import HostProviders, host_follow_queue, host_queue, keep_lease, open_providers
@@ -115,6 +116,7 @@ def make_workers(client: Client, settings: WorkerSettings, hands: Hands, side: W
         prepare.prepare_trial,
         close.close_trial,
         close.settle_trial,
+        Archives(hands).build,
     ]
     follow: list[Any] = [
         OpenBox(hands).open_box,

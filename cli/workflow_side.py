@@ -6,6 +6,7 @@ from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner, SandboxR
 
 from activities.worker import WorkflowSide
 from workflows import names
+from workflows.archive import ArchiveWorkflow
 from workflows.dataset_import import DatasetImportWorkflow
 from workflows.job import JobWorkflow
 from workflows.trial import TrialWorkflow
@@ -18,7 +19,7 @@ def workflow_side(queue: str = names.QUEUE) -> WorkflowSide:
     """Every workflow of ours, sandboxed, on `queue`."""
     restrictions = SandboxRestrictions.default.with_passthrough_modules(*PASSED_THROUGH)
     return WorkflowSide(
-        workflows=[JobWorkflow, TrialWorkflow, DatasetImportWorkflow],
+        workflows=[JobWorkflow, TrialWorkflow, DatasetImportWorkflow, ArchiveWorkflow],
         queue=queue,
         data_converter=names.DATA_CONVERTER,
         runner=SandboxedWorkflowRunner(restrictions=restrictions),
