@@ -1,0 +1,52 @@
+"""What the server's rooms say of this machine, for `evolve doctor`: part of the composition root."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from store.settings import StoreSettings
+
+
+@dataclass(frozen=True)
+class ProviderVerdict:
+    """`detail` says with what it runs, or why it cannot."""
+
+    name: str
+    is_usable: bool
+    detail: str
+
+
+async def provider_verdicts() -> list[ProviderVerdict]:
+    """docker and local, probed as a worker probes them."""
+    from activities.sandboxes.docker_engine import docker_engine
+    from activities.sandboxes.local import local_capabilities
+
+    engine = await docker_engine()
+    local = local_capabilities()
+    return [
+        ProviderVerdict("docker", engine.refusal is None, engine.refusal or f"engine {engine.version}"),
+        ProviderVerdict("local", local.refusal is None, local.refusal or ""),
+    ]
+
+
+def settings_in_force() -> dict[str, str]:
+    """Every `EVOLVE_*` variable with the value that a process started now would use; secrets hidden.
+
+    Raises pydantic's `ValidationError` for one that is wrong.
+    """
+    from activities.settings import WorkerSettings
+    from api.settings import ApiSettings
+    from cli.stack.home import Home
+    from gateway.settings import GatewaySettings
+
+    # As `evolve up` does for its children.
+    os.environ.setdefault("EVOLVE_DATABASE_URL", Home.from_environment().database_url)
+    kinds: tuple[type[StoreSettings], ...] = (ApiSettings, GatewaySettings, WorkerSettings)
+    found: dict[str, str] = {}
+    for settings in (kind.model_validate({}) for kind in kinds):
+        for name in type(settings).model_fields:
+            found[f"EVOLVE_{name.upper()}"] = str(getattr(settings, name))
+    return found

@@ -1,0 +1,108 @@
+"""`evolve up --detach`: a supervisor in a session of its own that reports its start through a pipe."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+
+import typer
+
+from cli.stack.errors import StackError
+from cli.stack.home import Home
+from cli.stack.identity import SUPERVISOR
+from cli.stack.logs import tail
+from cli.stack.ports import StackPorts
+from cli.stack.record import StackRecord
+from domain.errors import EvolveError
+
+# The report's last line: nothing more than one of them follows.
+READY, FAILED = "READY", "FAILED "
+
+
+class Reporter:
+    """The supervisor's side: what happens goes to its log, and until the start is over also to the pipe."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor: int | None = descriptor
+
+    def tell(self, line: str) -> None:
+        typer.echo(f"{datetime.now(UTC).isoformat(timespec='seconds')} {line}")
+        self._write(line)
+
+    def ready(self, _home: Home, _ports: StackPorts) -> None:
+        self._write(READY)
+        self._close()
+
+    @contextmanager
+    def reporting_failure(self) -> Generator[None]:
+        try:
+            yield
+        except EvolveError as error:
+            self._write(FAILED + " ".join(error.message.split()))
+            raise
+        finally:
+            self._close()
+
+    def _write(self, line: str) -> None:
+        if self._descriptor is None:
+            return
+        try:
+            os.write(self._descriptor, f"{line}\n".encode())
+        except BrokenPipeError:
+            # Who asked for the start has left; the stack stays up all the same.
+            self._close()
+
+    def _close(self) -> None:
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
+
+
+def start(told: Callable[[str], None]) -> tuple[Home, StackPorts]:
+    """Start a supervisor, unless one lives; returns when all is up. Raises `StackError` of what failed."""
+    home = Home.from_environment()
+    home.make()
+    if home.supervisor_lives():
+        told(f"the stack of {home.path} is already running")
+    else:
+        _await_report(_spawn(home), home, told)
+    record = StackRecord.read(home.stack_record)
+    if record is None:
+        raise StackError(f"the stack of {home.path} is starting or stopping: see `evolve status`")
+    return home, record.ports
+
+
+def _spawn(home: Home) -> int:
+    reading, writing = os.pipe()
+    try:
+        with open(home.log(SUPERVISOR), "ab") as log:
+            subprocess.Popen(
+                (sys.executable, "-P", "-m", "cli.main", "up", "--report-fd", str(writing)),
+                cwd=home.path,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env={**os.environ, "EVOLVE_HOME": str(home.path), "PYTHONUNBUFFERED": "1"},
+                pass_fds=(writing,),
+                start_new_session=True,
+            )
+    finally:
+        os.close(writing)
+    return reading
+
+
+def _await_report(reading: int, home: Home, told: Callable[[str], None]) -> None:
+    with open(reading, encoding="utf-8") as report:
+        for line in report:
+            line = line.rstrip("\n")
+            if line == READY:
+                return
+            if line.startswith(FAILED):
+                raise StackError(line.removeprefix(FAILED))
+            told(line)
+    log = home.log(SUPERVISOR)
+    raise StackError(f"the supervisor ended without a word; the end of {log}: {tail(log)}")
