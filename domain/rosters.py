@@ -19,6 +19,14 @@ _LOW_TO_XHIGH = ("low", "medium", "high", "xhigh")
 _LOW_TO_HIGH = ("low", "medium", "high")
 _LOW_HIGH_MAX = ("low", "high", "max")
 
+_STDOUT_FILES: Mapping[str, str] = MappingProxyType(
+    {
+        "claude": "claude-code.txt",
+        "gemini": "gemini-cli.txt",
+        "qwen": "qwen-code.txt",
+        "kimi": "kimi-code.txt",
+    }
+)
 _MODEL_IDS: Mapping[str, str] = MappingProxyType({"kimi-k3": "moonshot/kimi-k3"})
 
 
@@ -45,6 +53,8 @@ class Roster:
     default_reasoning_effort: str | None
     supports_config: bool
     presets: tuple[str, ...]
+    stdout_file: str
+    """The file of a trial folder's `agent/` that holds its stdout, as Harbor names it (contract §8.2)."""
     models: tuple[ModelOption, ...]
 
     @property
@@ -87,12 +97,13 @@ def _harness(
         default_reasoning_effort=effort[1],
         supports_config=has_settings,
         presets=AGENT_PRESETS if has_settings else (),
+        stdout_file=_STDOUT_FILES.get(name, f"{name}.txt"),
         models=_models(groups, effort[1]),
     )
 
 
 def _modelless(name: str) -> Roster:
-    return Roster(name, "none", True, None, False, None, None, False, (), ())
+    return Roster(name, "none", True, None, False, None, None, False, (), f"{name}.txt", ())
 
 
 _GLM = ("glm-5.3", "glm-5.3-prime", "glm-5.3-flash", "glm-5.3-flashx")

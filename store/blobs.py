@@ -49,6 +49,13 @@ class Blobs:
         async for chunk in result.stream(min_chunk_size=CHUNK_BYTES):
             yield bytes(chunk)
 
+    async def list(self, prefix: str) -> list[str]:
+        """Keys below a prefix that ends in `/`, sorted."""
+        keys = [
+            str(entry["path"]) async for batch in obstore.list(self._store, prefix=prefix) for entry in batch
+        ]
+        return sorted(keys)
+
     async def size_bytes(self, key: str) -> int:
         """Length; raises `FileNotFoundError`."""
         return int((await obstore.head_async(self._store, key))["size"])

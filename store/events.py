@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from domain.events import NewEvent
+from store.database import Database
 
 CHANNEL = "job_events"
 """NOTIFY channel; the payload is the job id."""
@@ -33,3 +34,22 @@ async def append_events(connection: Any, job_id: str, events: Sequence[NewEvent]
     )
     await connection.execute("UPDATE jobs SET last_seq = $2 WHERE id = $1", job_id, last + len(fresh))
     await connection.execute("SELECT pg_notify($1, $2)", CHANNEL, job_id)
+
+
+async def read_events(db: Database, job_id: str, after_seq: int, limit: int) -> list[Any]:
+    """Events strictly after `after_seq`, in order: rows of `seq`, `type`, `payload`."""
+    pool = await db.pool()
+    return await pool.fetch(
+        "SELECT seq, type, payload FROM job_events WHERE job_id = $1 AND seq > $2 ORDER BY seq LIMIT $3",
+        job_id,
+        after_seq,
+        limit,
+    )
+
+
+async def last_event(db: Database, job_id: str) -> Any:
+    """The job's newest event: `seq` and `type`; None when it has none or was deleted."""
+    pool = await db.pool()
+    return await pool.fetchrow(
+        "SELECT seq, type FROM job_events WHERE job_id = $1 ORDER BY seq DESC LIMIT 1", job_id
+    )

@@ -44,6 +44,24 @@ async def owning_org(connection: Any, caller: Caller, org: str | None) -> str:
     return str(found)
 
 
+async def auth_status(db: Database, caller: Caller) -> dict[str, Any]:
+    """AuthStatus: the caller and the key they came with."""
+    pool = await db.pool()
+    key = await pool.fetchrow(
+        "SELECT id, label, created_at, last_used_at FROM api_keys WHERE id = $1", caller.key_id
+    )
+    return {
+        "user_id": caller.user_id,
+        "email": caller.email,
+        "key": {
+            "id": key["id"],
+            "label": key["label"],
+            "created_at": wire_time(key["created_at"]),
+            "last_used_at": wire_time(key["last_used_at"]),
+        },
+    }
+
+
 async def list_orgs(db: Database, caller: Caller) -> list[dict[str, Any]]:
     """Organization bodies, the personal one first."""
     pool = await db.pool()

@@ -1,0 +1,47 @@
+"""Job and trial archives: built once by a workflow, then served with their length and digest."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Any, Literal
+
+from api.downloads import Package
+from api.platform import Platform
+from domain.errors import ApiError
+from store.archives import ask_for_archive, read_archive
+
+# Below the client's download timeout of 600 s.
+BUILD_WAIT_SEC = 540.0
+FIRST_POLL_SEC, LAST_POLL_SEC = 0.05, 1.0
+
+
+async def built_archive(
+    platform: Platform, kind: Literal["job", "trial"], subject_id: str, filename: str
+) -> Package:
+    """The archive, waited for while a workflow builds it.
+
+    Raises `internal_error` when the build failed or nobody has built it in time.
+    """
+    row = await ask_for_archive(platform.db, kind, subject_id)
+    if row["state"] == "building":
+        platform.outbox.wake()
+        row = await _wait(platform, kind, subject_id)
+    if row["state"] != "ready":
+        raise ApiError("internal_error", f"{filename} could not be built: {row['failure']}.")
+    return Package(row["blob_key"], row["sha256"], row["size_bytes"], filename)
+
+
+async def _wait(platform: Platform, kind: str, subject_id: str) -> Any:
+    deadline, pause = time.monotonic() + BUILD_WAIT_SEC, FIRST_POLL_SEC
+    while time.monotonic() < deadline:
+        row = await read_archive(platform.db, kind, subject_id)
+        if row is None:
+            raise ApiError(f"{kind}_not_found", f"No {kind} {subject_id}.")
+        if row["state"] != "building":
+            return row
+        await asyncio.sleep(pause)
+        pause = min(pause * 1.5, LAST_POLL_SEC)
+    raise ApiError(
+        "internal_error", "The archive is still being built; try again.", retry_after_sec=10.0, status=503
+    )

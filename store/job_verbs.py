@@ -1,0 +1,91 @@
+"""What a caller does to jobs and trials: cancel, stop, delete. Each is one transaction with its intents."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from domain.errors import ApiError
+from domain.vocabulary import TRIAL_TERMINAL, JobStatus, TrialStatus
+from store.accounts import Caller
+from store.archives import forget_archives
+from store.database import Database
+from store.intents import IntentKind, add_intent
+from store.job_reads import find_job
+from store.record import cancel_job
+
+_VISIBLE_TRIALS = """
+SELECT t.id, t.job_id, t.index, t.status FROM trials t JOIN jobs j ON j.id = t.job_id
+WHERE t.id = ANY($1) AND (j.owner_user_id = $2 OR j.org_id = ANY($3))
+ORDER BY t.job_id, t.index
+"""
+
+
+@dataclass(frozen=True)
+class StopOutcome:
+    """The requested ids, each in exactly one list."""
+
+    stopped: list[str]
+    already_terminal: list[str]
+    not_found: list[str]
+
+
+async def request_cancel(db: Database, caller: Caller, job_id: str) -> None:
+    """CANCELLING at once, whatever Temporal does; a terminal or cancelling job stays as it is."""
+    await find_job(db, caller, job_id)
+    async with db.transaction() as connection:
+        status = await connection.fetchval("SELECT status FROM jobs WHERE id = $1 FOR UPDATE", job_id)
+        if status not in (JobStatus.QUEUED, JobStatus.RUNNING):
+            return
+        await cancel_job(connection, job_id)
+        await add_intent(connection, IntentKind.CANCEL_JOB, job_id)
+
+
+async def request_stop(db: Database, caller: Caller, trial_ids: Sequence[str]) -> StopOutcome:
+    """Ask for the end of live trials, job by job; those of others are not found."""
+    asked = list(dict.fromkeys(trial_ids))
+    async with db.transaction() as connection:
+        rows = await connection.fetch(_VISIBLE_TRIALS, asked, caller.user_id, caller.org_ids)
+        live = [row for row in rows if TrialStatus(row["status"]) not in TRIAL_TERMINAL]
+        by_job: dict[str, list[int]] = {}
+        for row in live:
+            by_job.setdefault(row["job_id"], []).append(row["index"])
+        for job_id, indexes in by_job.items():
+            await add_intent(connection, IntentKind.STOP_TRIALS, job_id, {"indexes": indexes})
+        await connection.execute(
+            "UPDATE trials SET stop_requested_at = coalesce(stop_requested_at, now()) WHERE id = ANY($1)",
+            [row["id"] for row in live],
+        )
+    found = {row["id"] for row in rows}
+    stopped = {row["id"] for row in live}
+    return StopOutcome(
+        stopped=[trial_id for trial_id in asked if trial_id in stopped],
+        already_terminal=[trial_id for trial_id in asked if trial_id in found - stopped],
+        not_found=[trial_id for trial_id in asked if trial_id not in found],
+    )
+
+
+async def delete_job(db: Database, caller: Caller, job_id: str) -> tuple[int, list[str]]:
+    """Remove a terminal job with its trials; returns their number and the blobs nothing names any more.
+
+    Raises `org_forbidden` for one who is not its creator, `job_not_terminal`.
+    """
+    job = await find_job(db, caller, job_id)
+    if job["owner_user_id"] != caller.user_id:
+        raise ApiError("org_forbidden", "Only a job's creator may delete it.")
+    async with db.transaction() as connection:
+        status = await connection.fetchval("SELECT status FROM jobs WHERE id = $1 FOR UPDATE", job_id)
+        if status is None:
+            raise ApiError("job_not_found", f"No job {job_id}.")
+        if not JobStatus(status).is_terminal:
+            raise ApiError("job_not_terminal", f"The job is {status}; cancel it first.")
+        trial_ids = [
+            row["id"] for row in await connection.fetch("SELECT id FROM trials WHERE job_id = $1", job_id)
+        ]
+        files = await connection.fetch(
+            "SELECT DISTINCT blob_key FROM trial_files WHERE trial_id = ANY($1)", trial_ids
+        )
+        keys = [row["blob_key"] for row in files]
+        keys += await forget_archives(connection, [job_id, *trial_ids])
+        await connection.execute("DELETE FROM jobs WHERE id = $1", job_id)
+    return len(trial_ids), keys
