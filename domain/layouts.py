@@ -140,8 +140,8 @@ def trial_log(plan: JobPlan, trial: DownloadedTrial, events: Iterable[LoggedEven
 
 def exception_text(exception: Document) -> bytes:
     """`exception.txt`: the traceback where there is one, then type and message."""
-    last = f"{exception['exception_type']}: {exception.get('exception_message') or ''}".rstrip(": ")
-    texts = (exception.get("exception_traceback") or "", last)
+    said = (exception["exception_type"], exception.get("exception_message"))
+    texts = (exception.get("exception_traceback"), ": ".join(text for text in said if text))
     return "".join(f"{text}\n" for text in texts if text).encode()
 
 
