@@ -39,7 +39,6 @@ from cli.output import Column, ListFlags, print_facts, print_json, print_list, s
 from cli.packing import refuse_existing, unpack_archive
 from cli.run import start_job
 from cli.transfers import download_archive
-from cli.watch import watch_job
 
 STOP_BATCH = 500
 LIVE_STATUSES = "QUEUED,RUNNING,SCORING"
@@ -132,6 +131,8 @@ def watch(
     as_json: JsonFlag = False,
 ) -> None:
     """Follow a job to its end, from its first event. Ctrl-C leaves the job running."""
+    from cli.watch import watch_job  # here: models, which the other commands do without
+
     with connect() as client:
         watch_job(client, job_id, as_json=as_json, quiet=quiet)
 

@@ -10,10 +10,8 @@ import typer
 
 from cli.client import connect
 from cli.errors import NotInThisRelease
-from cli.jobspec import RunFlags, job_body
 from cli.options import JsonFlag
 from cli.output import hint, is_terminal, print_json, say
-from cli.watch import watch_job
 
 Later = Annotated[str | None, typer.Option(hidden=True)]
 
@@ -32,10 +30,10 @@ def start_job(
         ),
     ] = None,
     n_attempts: Annotated[
-        int | None, typer.Option("-k", min=1, help="Attempts per task and arm. (default: 1)")
+        int | None, typer.Option("-k", metavar="N", min=1, help="Attempts per task and arm. (default: 1)")
     ] = None,
     n_concurrent: Annotated[
-        int | None, typer.Option("-n", min=1, max=150, help="Trials in parallel. (default: 4)")
+        int | None, typer.Option("-n", metavar="N", min=1, max=150, help="Trials in parallel. (default: 4)")
     ] = None,
     include: Annotated[
         list[str] | None, typer.Option("-i", metavar="GLOB", help="Only tasks so named. Repeatable.")
@@ -44,10 +42,15 @@ def start_job(
         list[str] | None, typer.Option("-x", metavar="GLOB", help="No task so named. Repeatable.")
     ] = None,
     n_tasks: Annotated[
-        int | None, typer.Option("-l", min=1, help="Cap of tasks per dataset, after the filters.")
+        int | None,
+        typer.Option("-l", metavar="N", min=1, help="Cap of tasks per dataset, after the filters."),
     ] = None,
-    job_name: Annotated[str | None, typer.Option("--job-name", help="The job's label.")] = None,
-    org: Annotated[str | None, typer.Option("--org", help="The organization that owns it.")] = None,
+    job_name: Annotated[
+        str | None, typer.Option("--job-name", metavar="LABEL", help="The job's label.")
+    ] = None,
+    org: Annotated[
+        str | None, typer.Option("--org", metavar="SLUG", help="The organization that owns it.")
+    ] = None,
     provider: Annotated[
         str | None,
         typer.Option(
@@ -56,7 +59,9 @@ def start_job(
             help="Where the sandboxes run. (default: the server's, see its /api/meta)",
         ),
     ] = None,
-    effort: Annotated[str | None, typer.Option("--effort", help="Reasoning effort of every arm.")] = None,
+    effort: Annotated[
+        str | None, typer.Option("--effort", metavar="LEVEL", help="Reasoning effort of every arm.")
+    ] = None,
     preset: Annotated[
         str | None, typer.Option("--preset", metavar="no-internet|pinned-context", help="Of every arm.")
     ] = None,
@@ -69,7 +74,8 @@ def start_job(
         typer.Option("--max-trial-spend", metavar="USD", help="Cap per trial attempt. (default: 200)"),
     ] = None,
     max_retries: Annotated[
-        int | None, typer.Option("-r", "--max-retries", min=0, max=10, help="Automatic retries; 0 is off.")
+        int | None,
+        typer.Option("-r", "--max-retries", metavar="N", min=0, max=10, help="Automatic retries; 0 is off."),
     ] = None,
     retry_include: Annotated[
         list[str] | None,
@@ -80,7 +86,8 @@ def start_job(
         typer.Option("--retry-exclude", metavar="TYPE", help="Never these; wins. Repeatable."),
     ] = None,
     timeout_multiplier: Annotated[
-        float | None, typer.Option("--timeout-multiplier", help="Scale declared timeouts. (default: 1.0)")
+        float | None,
+        typer.Option("--timeout-multiplier", metavar="X", help="Scale declared timeouts. (default: 1.0)"),
     ] = None,
     config: Annotated[
         Path | None,
@@ -128,6 +135,8 @@ def start_job(
             "--system-log": system_log,
         }
     )
+    from cli.jobspec import RunFlags, job_body  # here: yaml and models, which `job list` does without
+
     flags = RunFlags(
         config=config,
         datasets=datasets or (),
@@ -159,6 +168,8 @@ def start_job(
         job = client.post("/api/jobs", body, idempotency_key=str(uuid.uuid4()))
         job_id = str(job["id"])
         if watch:
+            from cli.watch import watch_job
+
             watch_job(client, job_id, as_json=as_json, quiet=quiet)
         elif as_json:
             print_json(job)
