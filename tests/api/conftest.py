@@ -8,7 +8,6 @@ import threading
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import httpx
@@ -16,12 +15,14 @@ import pytest
 import pytest_asyncio
 from evolve import HostedClientConfig, HostedEvolve
 from pydantic import SecretStr
+from sqlmodel import SQLModel
 
 from api.server import ApiServer, create_server
 from api.settings import ApiSettings
 from store.accounts import Caller, authenticate, create_user, ensure_owner, mint_key
 from store.blobs import Blobs
 from store.database import Database
+from tests.postgres import PostgresServer
 
 
 @dataclass(frozen=True)
@@ -68,18 +69,48 @@ def serving(server: ApiServer) -> Iterator[str]:
         assert not thread.is_alive()
 
 
-@pytest.fixture
-def api_settings(database_url: str, tmp_path: Path) -> ApiSettings:
-    return ApiSettings(
-        home=tmp_path,
-        database_url=SecretStr(database_url),
-        blob_url=f"file://{tmp_path}/blobs",
+@dataclass(frozen=True)
+class Running:
+    """What the whole session shares: the server and its stores."""
+
+    url: str
+    settings: ApiSettings
+    db: Database
+    blobs: Blobs
+
+
+@pytest_asyncio.fixture(scope="session")
+async def running(
+    postgres: PostgresServer, tmp_path_factory: pytest.TempPathFactory
+) -> AsyncIterator[Running]:
+    """One server on one database; nothing answers at its Temporal address."""
+    home = tmp_path_factory.mktemp("api")
+    url = await asyncio.to_thread(postgres.create, "template_evolve")
+    settings = ApiSettings(
+        home=home,
+        database_url=SecretStr(url),
+        blob_url=f"file://{home}/blobs",
         temporal_address=f"127.0.0.1:{unused_port()}",
     )
+    db = Database(url)
+    with serving(create_server(settings)) as address:
+        yield Running(address, settings, db, Blobs(settings.blob_url))
+    await db.close()
+
+
+async def empty(db: Database) -> None:
+    """Every table as the migrations leave it."""
+    kept = {"installation", "alembic_version"}
+    names = [table.name for table in SQLModel.metadata.sorted_tables if table.name not in kept]
+    pool = await db.pool()
+    await pool.execute(f"TRUNCATE {', '.join(names)} CASCADE")
 
 
 @pytest_asyncio.fixture
-async def api(api_settings: ApiSettings, db: Database, blobs: Blobs) -> AsyncIterator[Api]:
+async def api(running: Running) -> AsyncIterator[Api]:
+    """The server with an empty database, an owner and a stranger."""
+    db = running.db
+    await empty(db)
     async with db.session() as session:
         owner = await ensure_owner(session)
         stranger = await create_user(session, "stranger@example.com", slug="stranger")
@@ -88,7 +119,6 @@ async def api(api_settings: ApiSettings, db: Database, blobs: Blobs) -> AsyncIte
         _, stranger_key = await mint_key(session, stranger.id)
     caller = await authenticate(db, key)
     assert caller is not None
-    with serving(create_server(api_settings)) as url:
-        headers = {"Authorization": f"Bearer {key}"}
-        async with httpx.AsyncClient(base_url=url, headers=headers, timeout=30) as http:
-            yield Api(url, key, stranger_key, read_only_key, db, blobs, caller, http)
+    headers = {"Authorization": f"Bearer {key}"}
+    async with httpx.AsyncClient(base_url=running.url, headers=headers, timeout=30) as http:
+        yield Api(running.url, key, stranger_key, read_only_key, db, running.blobs, caller, http)
