@@ -154,13 +154,13 @@ def _unpack_member(
 ) -> None:
     if member.isdir():
         with _closing(open_folder(root, target)) as folder:
-            os.fchown(folder, 0, 0)
+            os.fchown(folder, *_root_of_box())
             os.fchmod(folder, member.mode)
         return
     with _closing(open_folder(root, posixpath.dirname(target))) as folder:
         name = posixpath.basename(target)
         if member.isreg() and (data := source.extractfile(member)):
-            _put_file(folder, name, data, member.mode, (0, 0))
+            _put_file(folder, name, data, member.mode, _root_of_box())
         elif member.issym():
             _remove(folder, name)
             os.symlink(member.linkname, name, dir_fd=folder)
@@ -168,6 +168,11 @@ def _unpack_member(
             _link(root, posixpath.join(base, member.linkname), folder, name)
         else:
             raise ArchiveError(f"the entry {member.name!r} is no file, folder or link")
+
+
+def _root_of_box() -> tuple[int, int]:
+    """Root itself; a normal user's boxes know that user as their root."""
+    return os.geteuid(), os.getegid()
 
 
 def _link(root: int, existing: str, folder: int, name: str) -> None:
@@ -254,7 +259,9 @@ def _member(status: os.stat_result, name: str, kind: bytes) -> tarfile.TarInfo:
     member = tarfile.TarInfo(name)
     member.type = kind
     member.mode = stat.S_IMODE(status.st_mode)
-    member.uid, member.gid = status.st_uid, status.st_gid
+    uid, gid = _root_of_box()
+    member.uid = 0 if status.st_uid == uid else status.st_uid
+    member.gid = 0 if status.st_gid == gid else status.st_gid
     member.mtime = int(status.st_mtime)
     return member
 

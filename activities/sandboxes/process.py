@@ -46,6 +46,7 @@ __all__ = [
 ]
 
 RUN_ROOT = "/.evolve/run"
+RUNNER = files("activities.sandboxes").joinpath("runner.sh")
 FIRST_POLL_SEC = 0.02
 SLOWEST_POLL_SEC = 0.5
 
@@ -117,7 +118,7 @@ def _run_dir(name: str) -> str:
 
 
 def _staged_files(spec: ProcessSpec) -> bytes:
-    members = {"runner.sh": _runner(), "env": shell_exports(spec.env)}
+    members = {"runner.sh": RUNNER.read_bytes(), "env": shell_exports(spec.env)}
     if spec.stdin is not None:
         members["in"] = spec.stdin
     packed = io.BytesIO()
@@ -130,10 +131,6 @@ def _staged_files(spec: ProcessSpec) -> bytes:
             member.size, member.mode = len(data), 0o600
             tar.addfile(member, io.BytesIO(data))
     return packed.getvalue()
-
-
-def _runner() -> bytes:
-    return files("activities.sandboxes").joinpath("runner.sh").read_bytes()
 
 
 async def baseline(box: Box) -> frozenset[ProcessKey]:

@@ -1,0 +1,135 @@
+"""The `local` provider: boxes made of namespaces on this machine's own system files, without an engine.
+
+A box is a directory `<state>/boxes/<name>/` and the processes of its pod. All of it survives the worker:
+a successor finds it by name, and knows its processes by pid and start time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+from activities.sandboxes import cgroups, process
+from activities.sandboxes.base import BoxListing, BoxSpec, ImageRef, ImageRequest
+from activities.sandboxes.local_box import SERVICE, LocalBox
+from activities.sandboxes.local_host import LocalHost
+from activities.sandboxes.local_image import LocalImage, LocalImages
+from activities.sandboxes.local_life import remove_box, remove_tree, start_box
+from activities.sandboxes.local_mounts import Root
+from activities.sandboxes.local_pod import Making
+from activities.sandboxes.local_record import BoxDirectory, BoxRecord
+from activities.sandboxes.local_spawn import process_key
+from activities.sandboxes.local_template import ensure_template
+from activities.sandboxes.process import ProcessSpec
+from domain.errors import ProviderCreateFailure, SandboxDeath
+
+PIDS_LIMIT = 4096
+# A box without a declared size has one all the same, so that filling it fills nothing else.
+DEFAULT_STORAGE_MB = 10 * 1024
+
+
+class LocalProvider:
+    """Boxes of this host and user. `python` runs the relays with its standard library alone."""
+
+    name = "local"
+
+    def __init__(self, state_dir: Path, gateway_socket: Path, python: str = sys.executable) -> None:
+        self._host = LocalHost(state_dir, gateway_socket, python)
+        self._images = LocalImages(self._host)
+
+    async def ensure_image(self, request: ImageRequest) -> ImageRef:
+        return await self._images.ensure(request)
+
+    async def create(self, spec: BoxSpec) -> LocalBox:
+        if spec.network_mode == "allowlist":
+            raise ProviderCreateFailure("local boxes have no network mode 'allowlist'")
+        if spec.network_mode == "public" and (lacking := await self._host.why_not_public()):
+            raise ProviderCreateFailure(f"network mode 'public' {lacking}")
+        image = self._images.load(spec.image.handle)
+        directory = BoxDirectory(self._host.state_dir, spec.tag.name)
+        async with directory.locked() as lock:
+            found = await self._find(directory, spec)
+            if found is not None:
+                return found
+            try:
+                return await self._make(Making(self._host, directory, lock), spec, image)
+            except BaseException:
+                await remove_box(directory)
+                raise
+
+    async def _find(self, directory: BoxDirectory, spec: BoxSpec) -> LocalBox | None:
+        record = directory.read()
+        if record is None:
+            return None
+        if record.tag.installation_id != spec.tag.installation_id:
+            raise ProviderCreateFailure(f"the name {directory.name} belongs to another installation")
+        if record.tag.fence > spec.tag.fence:
+            raise ProviderCreateFailure(f"a later try has made {directory.name}")
+        if not _runs(record):
+            await remove_box(directory)
+            return None
+        return LocalBox(self._host, directory, directory.raise_fence(record, spec.tag.fence))
+
+    async def _make(self, making: Making, spec: BoxSpec, image: LocalImage) -> LocalBox:
+        directory = making.directory
+        env = {**image.env, **spec.env}
+        workdir = spec.workdir or image.workdir or "/"
+        storage_mb = spec.storage_mb or DEFAULT_STORAGE_MB
+        record = BoxRecord(spec.tag, spec.network_mode, workdir, env, None, None, spec.memory_mb, storage_mb)
+        directory.write(record)
+        limits = cgroups.Limits(spec.memory_mb, spec.cpus, PIDS_LIMIT)
+        await asyncio.to_thread(cgroups.make_groups, directory.name, limits)
+        root = Root(await ensure_template(self._host.state_dir), image.layers)
+        box, record = await start_box(making, record, root, spec.lifetime_sec)
+        if image.service:
+            service = ProcessSpec(SERVICE, image.service, image.user, image.workdir or "/", env)
+            await process.start(box, service)
+            record = replace(record, has_service=True)
+        directory.write(record)
+        return LocalBox(self._host, directory, record)
+
+    async def attach(self, box_id: str) -> LocalBox:
+        directory = BoxDirectory(self._host.state_dir, box_id)
+        record = directory.read()
+        if record is None or not _runs(record):
+            raise SandboxDeath(f"the box {box_id} is gone")
+        return LocalBox(self._host, directory, record)
+
+    async def list(self, installation_id: str) -> list[BoxListing]:
+        return await asyncio.to_thread(self._list, installation_id)
+
+    def _list(self, installation_id: str) -> list[BoxListing]:
+        for left in _folders(self._host.state_dir / "trash"):
+            remove_tree(left)
+        directories = [BoxDirectory(self._host.state_dir, each.name) for each in self._box_folders()]
+        records = [(each.name, each.read()) for each in directories]
+        return [
+            BoxListing(name, record.tag, _runs(record))
+            for name, record in records
+            if record is not None and record.tag.installation_id == installation_id
+        ]
+
+    def _box_folders(self) -> list[Path]:
+        return _folders(self._host.state_dir / "boxes")
+
+    async def destroy(self, box_id: str) -> None:
+        directory = BoxDirectory(self._host.state_dir, box_id)
+        async with directory.locked():
+            await remove_box(directory)
+            directory.forget_lock()
+
+    async def close(self) -> None:
+        """Boxes go on without us."""
+
+
+def _runs(record: BoxRecord) -> bool:
+    return all(key is not None and process_key(key[0]) == key for key in (record.pod, record.init))
+
+
+def _folders(path: Path) -> list[Path]:
+    try:
+        return list(path.iterdir())
+    except FileNotFoundError:
+        return []

@@ -1,0 +1,68 @@
+"""How a local box begins and ends, for tasks and for the building of images alike."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+from activities.sandboxes import cgroups
+from activities.sandboxes.local_box import LocalBox
+from activities.sandboxes.local_mounts import Root
+from activities.sandboxes.local_pod import (
+    Ceilings,
+    Making,
+    attach_nat,
+    boot_box,
+    end_pod,
+    start_pod,
+    wait_for_relay,
+)
+from activities.sandboxes.local_record import BoxDirectory, BoxRecord
+from domain.errors import ProviderCreateFailure
+
+CGROUP_REMOVAL_SEC = 5.0
+CGROUP_POLL_SEC = 0.01
+
+
+async def start_box(
+    making: Making, record: BoxRecord, root: Root, lifetime_sec: float
+) -> tuple[LocalBox, BoxRecord]:
+    """Pod, box, NAT and relay, ready to use; the record of what runs is still to be written."""
+    is_public = record.network_mode == "public"
+    ceilings = Ceilings(lifetime_sec, record.memory_mb, record.storage_mb)
+    pod = await start_pod(making, is_public=is_public, ceilings=ceilings)
+    init = await boot_box(making, pod, root, ceilings)
+    if is_public:
+        await attach_nat(making, pod, with_firewall=False)
+    record = replace(record, pod=pod, init=init)
+    box = LocalBox(making.host, making.directory, record)
+    await box.write_resolver(record.network_mode)
+    await box.make_workdir()
+    await wait_for_relay(making)
+    return box, record
+
+
+async def remove_box(directory: BoxDirectory) -> None:
+    """End a box and all that belongs to it, whatever there is of it."""
+    await end_pod(directory)
+    give_up_at = asyncio.get_running_loop().time() + CGROUP_REMOVAL_SEC
+    while not await asyncio.to_thread(cgroups.remove_groups, directory.name):
+        if asyncio.get_running_loop().time() > give_up_at:
+            raise ProviderCreateFailure(f"the control groups of {directory.name} would not go away")
+        await asyncio.sleep(CGROUP_POLL_SEC)
+    left = await asyncio.to_thread(directory.discard)
+    if left is not None:
+        await asyncio.to_thread(remove_tree, left)
+
+
+def remove_tree(path: Path) -> None:
+    """Remove a tree of which a box may have closed parts; to root nothing is closed."""
+    if os.geteuid() != 0:
+        for folder, folders, _ in os.walk(path):
+            for name in folders:
+                if not os.path.islink(os.path.join(folder, name)):
+                    os.chmod(os.path.join(folder, name), 0o700)
+    shutil.rmtree(path, ignore_errors=True)
