@@ -9,6 +9,7 @@ from cli.cells import (
     arm_name,
     dataset_refs,
     elapsed,
+    is_base_image_replaced,
     job_money,
     member,
     members,
@@ -25,7 +26,7 @@ from domain.vocabulary import TrialStatus
 
 # More tasks than this are not listed unasked: `evolve job tasks` does.
 MOST_LISTED_TASKS = 60
-LOCAL_NOTE = "tasks ran on this machine's own system files, not on their images"
+LOCAL_NOTE = "replaced: tasks run on this machine's own system files"
 
 
 def job_facts(job: Json) -> list[tuple[str, str]]:
@@ -42,7 +43,7 @@ def job_facts(job: Json) -> list[tuple[str, str]]:
         ("trials", f"{text(job.get('n_total_trials'))}: {tally(member(member(job, 'trials'), 'byStatus'))}"),
         ("in parallel", text(job.get("n_concurrent_trials"))),
         ("provider", text(job.get("sandbox_provider") or ("ported" if job.get("upload") else None))),
-        ("base image", LOCAL_NOTE if job.get("base_image_replaced") else UNKNOWN),
+        ("base image", LOCAL_NOTE if is_base_image_replaced(job) else UNKNOWN),
         ("spent", job_money(job)),
         ("gpu compute (est.)", money(member(job, "stats").get("gpu_cost_usd"))),
         ("worst case", money(job.get("worst_case_spend_usd"))),

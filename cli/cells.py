@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from typing import Any, cast
 
 from cli.client import Json
+from domain.vocabulary import SandboxProvider
 
 UNKNOWN = "-"
 
@@ -144,6 +145,11 @@ def tokens(result: Json) -> str:
         return UNKNOWN
     given, cached, made = (text(count) for count in counts)
     return f"{given} in ({cached} cached), {made} out"
+
+
+def is_base_image_replaced(ran: Json) -> bool:
+    """Whether a job's or trial's boxes stood on the host's own system files: `local` always does."""
+    return ran.get("base_image_replaced") is True or ran.get("sandbox_provider") == SandboxProvider.LOCAL
 
 
 def member(value: Json, key: str) -> Json:

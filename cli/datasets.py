@@ -291,6 +291,21 @@ def _follow(client: Client, accepted: Json, *, as_json: bool) -> None:
         raise typer.Exit(EXIT_FAILED)
 
 
+@app.command("activate")
+def activate(
+    name: Annotated[str, typer.Argument(metavar="NAME", show_default=False)],
+    version: Annotated[str, typer.Argument(metavar="VERSION", show_default=False)],
+    as_json: JsonFlag = False,
+) -> None:
+    """Point the bare name at another READY version."""
+    with connect() as client:
+        detail = client.post(path("/api/datasets/{}/versions/{}/activate", name, version))
+    if as_json:
+        print_json(detail)
+    else:
+        say(f"{name} is {name}@{_version(detail, 'active_version', 'version')}")
+
+
 @app.command("download")
 def download_dataset(reference: DatasetRef, directory: OutputDirectory = Path("datasets")) -> None:
     """Save the package of a dataset that you own as DIR/NAME@VERSION/, solutions included."""
@@ -307,4 +322,4 @@ def download_dataset(reference: DatasetRef, directory: OutputDirectory = Path("d
     say(str(target))
 
 
-later.refuse(app, "evolve dataset", "activate", "delete", "update")
+later.refuse(app, "evolve dataset", "delete", "update")

@@ -15,6 +15,7 @@ from cli import later
 from cli.cells import (
     UNKNOWN,
     elapsed,
+    is_base_image_replaced,
     judge_money,
     member,
     members,
@@ -76,7 +77,7 @@ def trial_facts(trial: Json) -> list[tuple[str, str]]:
         ("gpu compute (est.)", money(member(trial, "gpu_cost").get("estimate_usd"))),
         ("cap", money(trial.get("max_trial_spend_usd"))),
         ("provider", text(trial.get("sandbox_provider") or ("ported" if trial.get("upload") else None))),
-        ("base image", "replaced by this machine's files" if trial.get("base_image_replaced") else UNKNOWN),
+        ("base image", "replaced by this machine's files" if is_base_image_replaced(trial) else UNKNOWN),
         ("sandbox", text(trial.get("sandbox_id"))),
         ("retries", text(trial.get("n_retries") or None)),
         ("started", text(trial.get("started_at"))),
@@ -226,7 +227,7 @@ def platform_record(trial: Json) -> Json:
         "max_trial_spend_usd": trial.get("max_trial_spend_usd"),
         "sandbox_provider": trial.get("sandbox_provider"),
         "sandbox_provider_degrade": trial.get("sandbox_provider_degrade"),
-        "base_image_replaced": trial.get("base_image_replaced"),
+        "base_image_replaced": is_base_image_replaced(trial),
         "retries": trial.get("retries"),
     }
 

@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 
 from cli import publishing
+from cli.packing import pack_directory
 from tests.cli.conftest import Evolve
-from tests.cli.fake_api import FakeApi, archive, refusal
+from tests.cli.fake_api import FakeApi, answer_json, archive, refusal
 
 ROOT = Path(__file__).parents[2]
 READY = {
@@ -220,12 +221,15 @@ def test_a_version_is_shown_with_verdicts_and_failed_tasks(api: FakeApi, evolve:
     assert outcome.out.splitlines()[-1].startswith("FAILED  broken")
 
 
+def test_a_bare_name_is_pointed_at_another_version(api: FakeApi, evolve: Evolve) -> None:
+    api.script("POST", "/api/datasets/org%2Fx/versions/1/activate", answer_json(dataset(name="org/x")))
+    assert evolve("dataset", "activate", "org/x", "1").out == "org/x is org/x@1\n"
+
+
 def test_all_pages_of_a_versions_tasks_are_read(api: FakeApi, evolve: Evolve) -> None:
     first, second = dataset(), dataset()
     first["tasks"] = {"items": first["tasks"]["items"][:1], "nextCursor": "c1"}
     second["tasks"] = {"items": second["tasks"]["items"][1:], "nextCursor": None}
-    from tests.cli.fake_api import answer_json
-
     api.script("GET", "/api/datasets/examples", answer_json(first), answer_json(second))
     shown = json.loads(evolve("dataset", "show", "examples", "--json").out)
     assert [task["task_name"] for task in shown["tasks"]["items"]] == ["a", "b"]
@@ -235,8 +239,6 @@ def test_all_pages_of_a_versions_tasks_are_read(api: FakeApi, evolve: Evolve) ->
 def test_a_downloaded_package_keeps_its_layout(
     api: FakeApi, evolve: Evolve, corpus: Path, tmp_path: Path
 ) -> None:
-    from cli.packing import pack_directory
-
     target = io.BytesIO()
     pack_directory(corpus, target)
     api.archives = {"examples": archive(target.getvalue())}

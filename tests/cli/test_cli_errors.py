@@ -109,7 +109,7 @@ def test_a_broken_credentials_file_is_named(
         ("job", "retry", "a", "--failed-only"),
         ("job", "compare", "a", "b"),
         ("trial", "logs", "t", "--follow"),
-        ("dataset", "activate", "d", "1"),
+        ("dataset", "delete", "d"),
         ("auth", "org", "list"),
         ("secrets", "set", "NAME", "--value", "hush"),
         ("check", "."),

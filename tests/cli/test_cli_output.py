@@ -72,7 +72,7 @@ def test_job_show_prints_facts_and_arms(api: FakeApi, evolve: Evolve) -> None:
 
 
 def test_a_job_whose_base_image_was_replaced_says_so(api: FakeApi, evolve: Evolve) -> None:
-    api.jobs = {"a": job("a", base_image_replaced=True), "b": job("b")}
+    api.jobs = {"a": job("a", sandbox_provider="local"), "b": job("b", sandbox_provider="docker")}
     assert "own system files" in evolve("job", "show", "a").out
     assert "own system files" not in evolve("job", "show", "b").out
 
