@@ -151,11 +151,7 @@ def test_what_cannot_stand_in_a_folder_is_left_out_and_said(
 
 
 def test_the_exceptions_text_begins_with_its_traceback() -> None:
-    exception = {
-        "exception_type": "E",
-        "exception_message": "why",
-        "exception_traceback": "Traceback\n  here",
-    }
+    exception = {"exception_type": "E", "exception_message": "why:", "exception_traceback": "Trace\n  it"}
     assert layouts.exception_text(exception) == b"Trace\n  it\nE: why:\n"
     assert layouts.exception_text({"exception_type": "E", "exception_message": None}) == b"E\n"
 
