@@ -26,10 +26,13 @@ types: install ## pyright
 setup-docker: ## a Docker engine (installed when root and absent) and base images for the tests
 	@bash tests/setup_docker.sh
 
+harbor-peer: install ## an interpreter that can import `harbor`, which judges our downloads in the tests
+	@bash tests/client/harbor_peer.sh
+
 test: install ## everything that CI runs
 	$(BIN)/pytest
 
-.PHONY: help install lock lint types setup-docker test
+.PHONY: help install lock lint types setup-docker harbor-peer test
 
 migration: install ## write a migration from the tables: make migration M="why"
 	$(BIN)/python -m tests.make_migration "$(M)"
