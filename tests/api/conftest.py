@@ -101,9 +101,10 @@ async def running(
 async def empty(db: Database) -> None:
     """Every table as the migrations leave it."""
     kept = {"installation", "alembic_version"}
-    names = [table.name for table in SQLModel.metadata.sorted_tables if table.name not in kept]
+    # Rows are few: deleting them is several times faster than truncating two dozen tables.
+    tables = [table.name for table in reversed(SQLModel.metadata.sorted_tables) if table.name not in kept]
     pool = await db.pool()
-    await pool.execute(f"TRUNCATE {', '.join(names)} CASCADE")
+    await pool.execute("; ".join(f"DELETE FROM {name}" for name in tables))
 
 
 @pytest_asyncio.fixture
