@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import shutil
 import tempfile
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
@@ -17,7 +18,7 @@ from typing import Any
 
 from temporalio import activity
 
-from activities.archives import pack_tree
+from activities.archives import PackedArchive, pack_tree
 from activities.failures import is_transient
 from activities.heartbeats import heartbeats
 from activities.signatures import BUILD_ARCHIVE, ArchiveRef, Nothing
@@ -41,6 +42,7 @@ from domain.vocabulary import JobStatus, TrialStatus
 from store import archives
 
 FETCHES_AT_ONCE = 8
+PACKED = "archive.tar.gz"
 
 
 class Archives:
@@ -68,19 +70,26 @@ class Archives:
             raise EvolveError(
                 f"{ref.kind} {ref.subject_id} does not exist or was deleted", code=f"{ref.kind}_not_found"
             )
-        with tempfile.TemporaryDirectory(prefix="evolve-archive-") as scratch:
-            folder, packed_file = _Folder(self._hands, Path(scratch)), Path(scratch) / "archive"
-            if ref.kind == "job":
-                await folder.lay_job(ref.subject_id)
-            else:
-                await folder.lay_one_trial(ref.subject_id)
-            packed = await asyncio.to_thread(pack_tree, folder.entries, packed_file)
-            key = archives.blob_key(ref.kind, ref.subject_id, edition)
-            await blobs.put_file(key, packed_file)
+        key = archives.blob_key(ref.kind, ref.subject_id, edition)
+        scratch = Path(tempfile.mkdtemp(prefix="evolve-archive-"))
+        try:
+            packed = await self._pack(ref, scratch)
+            await blobs.put_file(key, scratch / PACKED)
+        finally:
+            # A large job's scratch files take longer to remove than a heartbeat may be late.
+            await asyncio.to_thread(shutil.rmtree, scratch, ignore_errors=True)
         blob = (key, packed.sha256, packed.length)
         superseded = await archives.mark_ready(db, ref.kind, ref.subject_id, blob)
         if superseded is not None:
             await blobs.delete(superseded)
+
+    async def _pack(self, ref: ArchiveRef, scratch: Path) -> PackedArchive:
+        folder = _Folder(self._hands, scratch)
+        if ref.kind == "job":
+            await folder.lay_job(ref.subject_id)
+        else:
+            await folder.lay_one_trial(ref.subject_id)
+        return await asyncio.to_thread(pack_tree, folder.entries, scratch / PACKED)
 
 
 class _Folder:
