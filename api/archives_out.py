@@ -37,7 +37,9 @@ async def _wait(platform: Platform, kind: str, subject_id: str) -> Any:
     while time.monotonic() < deadline:
         row = await read_archive(platform.db, kind, subject_id)
         if row is None:
-            raise ApiError(f"{kind}_not_found", f"No {kind} {subject_id}.")
+            # What was built is of an earlier edition of the trial or job.
+            row = await ask_for_archive(platform.db, kind, subject_id)
+            platform.outbox.wake()
         if row["state"] != "building":
             return row
         await asyncio.sleep(pause)
