@@ -63,9 +63,10 @@ def down(
 
 def status(as_json: JsonFlag = False) -> None:
     """List the processes: URL, pid, health, log file. Exit code 0 when all are healthy, else 1."""
+    from cli.stack.home import Home
     from cli.stack.status import stack_status
 
-    found = asyncio.run(stack_status())
+    found = asyncio.run(stack_status(Home.from_environment()))
     if as_json:
         print_json(found.model_dump(mode="json"))
     else:

@@ -42,7 +42,7 @@ class Finding(BaseModel):
 async def examine() -> list[Finding]:
     """Everything, in the order of a start."""
     home = Home.from_environment()
-    running = {process.name for process in (await stack_status()).processes if process.pid is not None}
+    running = {process.name for process in (await stack_status(home)).processes if process.pid is not None}
     findings = [*_versions(), _home(home), _disk(home), _postgres(home), *_temporal(home, running)]
     findings.extend(_providers(await provider_verdicts()))
     findings.extend(_settings())

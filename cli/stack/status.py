@@ -48,9 +48,8 @@ class StackStatus(BaseModel):
         return all(process.health == "healthy" for process in self.processes)
 
 
-async def stack_status() -> StackStatus:
+async def stack_status(home: Home) -> StackStatus:
     """Ask all at once."""
-    home = Home.from_environment()
     record = StackRecord.read(home.stack_record)
     supervisor = ProcessStatus(
         name=SUPERVISOR,
