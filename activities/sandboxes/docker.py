@@ -20,7 +20,7 @@ from activities.sandboxes.docker_labels import BOX, INSTALLATION, PART, label_fi
 from activities.sandboxes.docker_pod import PodHost
 from activities.sandboxes.docker_pool import PodPool, delete, pod_of
 from activities.sandboxes.outside_files import can_open_below
-from domain.errors import ProviderCreateFailure, ProviderUnreachable, SandboxDeath, TaskError
+from domain.errors import ProviderCreateFailure, ProviderUnreachable, SandboxDeath
 
 NAME_TRIES = 100
 NAME_RETRY_SEC = 0.05
@@ -47,11 +47,11 @@ class DockerProvider:
             raise ProviderUnreachable(engine.refusal)
         self._engine = engine
         self._docker = open_docker(engine.socket)
-        self._installation_id = installation_id
-        self._state_dir = state_dir
+        self.installation_id = installation_id
+        self._state_dir = state_dir / "docker"
         self._pods = PodHost(installation_id, gateway_socket, Path(python))
-        self._images = DockerImages(self._docker, installation_id, state_dir / "image-locks")
-        self._pool = PodPool(self._docker, self._pods, self._images, state_dir)
+        self._images = DockerImages(self._docker, installation_id, self._state_dir / "image-locks")
+        self._pool = PodPool(self._docker, self._pods, self._images, self._state_dir)
         self._is_root = can_open_below()
         self._is_ready = False
 
@@ -60,7 +60,7 @@ class DockerProvider:
 
     async def create(self, spec: BoxSpec) -> Box:
         if spec.network_mode == "allowlist":
-            raise TaskError("docker boxes cannot honour network_mode allowlist", param="network_mode")
+            raise ProviderCreateFailure("docker boxes have no network mode 'allowlist'")
         host = await self._host()
         with creating(f"the box {spec.tag.name}"):
             for _ in range(NAME_TRIES):
@@ -93,7 +93,7 @@ class DockerProvider:
 
     async def destroy(self, box_id: str) -> None:
         """Kill the box and what helps it; its pod is free when nothing of it runs any more."""
-        wanted = label_filter({INSTALLATION: self._installation_id, BOX: box_id})
+        wanted = label_filter({INSTALLATION: self.installation_id, BOX: box_id})
         with using(box_id):
             found = await self._docker.containers.list(all=True, filters=wanted)
             await asyncio.gather(*(delete(each) for each in found))
@@ -109,7 +109,7 @@ class DockerProvider:
         if not self._is_ready:
             with creating("the network of public boxes"):
                 await self._ensure_public_network()
-            await self.list(self._installation_id)
+            await self.list(self.installation_id)
             self._is_ready = True
         return BoxHost(
             docker=self._docker,
@@ -180,7 +180,7 @@ class DockerProvider:
             raise ProviderCreateFailure(f"a later try has made {tag.name}")
 
     def _is_ours(self, labels: Mapping[str, str]) -> bool:
-        return labels.get(INSTALLATION) == self._installation_id
+        return labels.get(INSTALLATION) == self.installation_id
 
     def _own_files(self, box_id: str) -> Path:
         return self._state_dir / "boxes" / box_id

@@ -112,7 +112,7 @@ class DockerBox:
 
     async def processes(self) -> list[ProcessInfo]:
         try:
-            return container_processes(self._init_pid)
+            return await asyncio.to_thread(container_processes, self._init_pid)
         except ProcessLookupError as error:
             raise SandboxDeath(f"the box {self.box_id} is gone") from error
 

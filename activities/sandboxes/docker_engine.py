@@ -166,7 +166,7 @@ def using(box_id: str) -> Iterator[None]:
     try:
         yield
     except DockerError as error:
-        if error.status in (404, 409):
+        if error.status in (404, 409) or "is not running" in error.message:
             raise SandboxDeath(f"the box {box_id} is gone: {error.message}") from error
         raise ProviderUnreachable(f"the Docker engine failed ({box_id}): {error}") from error
     except aiohttp.ClientError as error:

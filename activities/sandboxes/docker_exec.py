@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +18,8 @@ from domain.errors import ExecChdirFailure, SandboxDeath, TaskError
 
 CANNOT_EXECUTE = 126
 KILLED = 137
-STDERR = 2
+STDOUT, STDERR = 1, 2
+STDIN_POLL_SEC = 0.1
 
 
 @dataclass(frozen=True)
@@ -44,23 +46,44 @@ async def run_command(container: DockerContainer, command: Command, timeout_sec:
     except TimeoutError as error:
         await _kill(container, execution)
         raise TimeoutError(f"{command.argv[0]} did not end within {timeout_sec:g} s") from error
-    exit_code = (await execution.inspect())["ExitCode"]
+    details = await execution.inspect()
+    exit_code = details["ExitCode"]
     if exit_code == KILLED and not (await container.show())["State"]["Running"]:
         raise SandboxDeath(f"the box died while it ran {command.argv[0]}")
-    if exit_code == CANNOT_EXECUTE:
+    if exit_code == CANNOT_EXECUTE and not details["Pid"]:
         _raise_refusal(command, (stdout + stderr).decode(errors="replace"))
     return RunResult(exit_code, stdout, stderr)
 
 
 async def _transfer(execution: Exec, stdin: bytes | None) -> tuple[bytes, bytes]:
-    stdout, stderr = bytearray(), bytearray()
-    async with execution.start(detach=False) as stream, asyncio.TaskGroup() as group:
-        feeding = group.create_task(_feed(stream, stdin)) if stdin is not None else None
-        while message := await stream.read_out():
-            (stderr if message.stream == STDERR else stdout).extend(message.data)
-        if feeding is not None:
-            feeding.cancel()  # the command ended without reading all of it
-    return bytes(stdout), bytes(stderr)
+    output: dict[int, bytearray] = defaultdict(bytearray)
+    async with execution.start(detach=False) as stream:
+        reading = asyncio.create_task(_read(stream, output))
+        feeding = asyncio.create_task(_feed(stream, stdin)) if stdin is not None else None
+        try:
+            # The engine does not end the stream of a command that ended before it read all of its stdin.
+            while feeding is not None and not (reading.done() or feeding.done()):
+                await asyncio.wait((reading, feeding), timeout=STDIN_POLL_SEC, return_when="FIRST_COMPLETED")
+                if not (await execution.inspect())["Running"]:
+                    await asyncio.wait((reading,), timeout=STDIN_POLL_SEC)
+                    break
+            else:
+                await reading
+        finally:
+            await _cancel(reading, feeding)
+    return bytes(output[STDOUT]), bytes(output[STDERR])
+
+
+async def _read(stream: Stream, output: dict[int, bytearray]) -> None:
+    while message := await stream.read_out():
+        output[message.stream] += message.data
+
+
+async def _cancel(*tasks: asyncio.Task[None] | None) -> None:
+    running = [task for task in tasks if task is not None]
+    for task in running:
+        task.cancel()
+    await asyncio.gather(*running, return_exceptions=True)
 
 
 async def _feed(stream: Stream, stdin: bytes) -> None:
@@ -92,9 +115,7 @@ def _inner_pid(pid: int) -> str:
 
 
 def _raise_refusal(command: Command, text: str) -> None:
-    """What runc says on the command's own output when it could not start it; a command may also exit 126."""
-    if "exec failed" not in text and "cannot exec" not in text:
-        return
+    """What the engine says on the command's own output when it could not start it."""
     if "chdir to cwd" in text or "Cwd must be" in text:
         raise ExecChdirFailure(f"the working directory {command.cwd} does not exist in the box")
     if "unable to find user" in text or "unable to find group" in text:

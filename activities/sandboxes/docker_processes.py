@@ -8,6 +8,9 @@ from activities.sandboxes.base import ProcessInfo
 
 CGROUPS = Path("/sys/fs/cgroup")
 OVER = ("Z", "X")
+# To read a command line the kernel waits for the process's memory lock, which forks hold: minutes each in
+# a fork bomb. So a box with more processes than this has only their short names told.
+MAX_COMMAND_LINES = 256
 
 
 def container_processes(init_pid: int) -> list[ProcessInfo]:
@@ -19,7 +22,8 @@ def container_processes(init_pid: int) -> list[ProcessInfo]:
         pids = _cgroup_procs(Path(f"/proc/{init_pid}/cgroup").read_text()).read_text().split()
     except FileNotFoundError as error:
         raise ProcessLookupError(f"process {init_pid} is over") from error
-    found = [_read(Path("/proc") / pid) for pid in pids]
+    with_command = len(pids) <= MAX_COMMAND_LINES
+    found = [_read(Path("/proc") / pid, with_command=with_command) for pid in pids]
     return sorted((each for each in found if each), key=lambda each: each.pid)
 
 
@@ -30,15 +34,21 @@ def _cgroup_procs(cgroup: str) -> Path:
     return root / paths.get("pids", paths[""]).lstrip("/") / "cgroup.procs"
 
 
-def _read(proc: Path) -> ProcessInfo | None:
+def _read(proc: Path, *, with_command: bool) -> ProcessInfo | None:
     try:
         status = (proc / "status").read_text().splitlines()
-        fields = (proc / "stat").read_text(encoding="latin-1").rpartition(") ")[2].split()
-        command = (proc / "cmdline").read_bytes()
+        stat = (proc / "stat").read_text(encoding="utf-8", errors="replace")
+        command = _command(proc) if with_command else ""
     except (FileNotFoundError, ProcessLookupError):
         return None
+    before, _, after = stat.rpartition(") ")
+    fields = after.split()
     if fields[0] in OVER:
         return None
     inner_pid = next(int(line.split()[-1]) for line in status if line.startswith("NSpid:"))
-    text = command.rstrip(b"\0").replace(b"\0", b" ").decode(errors="replace")
-    return ProcessInfo(pid=inner_pid, start_ticks=int(fields[19]), command=text)
+    name = before.partition("(")[2]
+    return ProcessInfo(pid=inner_pid, start_ticks=int(fields[19]), command=command or f"[{name}]")
+
+
+def _command(proc: Path) -> str:
+    return (proc / "cmdline").read_bytes().rstrip(b"\0").replace(b"\0", b" ").decode(errors="replace")
