@@ -6,6 +6,8 @@ import asyncio
 import time
 from typing import Any, Literal
 
+from fastapi import Request
+
 from api.downloads import Package
 from api.platform import Platform
 from domain.errors import ApiError
@@ -17,24 +19,26 @@ FIRST_POLL_SEC, LAST_POLL_SEC = 0.05, 1.0
 
 
 async def built_archive(
-    platform: Platform, kind: Literal["job", "trial"], subject_id: str, filename: str
+    platform: Platform, request: Request, kind: Literal["job", "trial"], subject_id: str, filename: str
 ) -> Package:
-    """The archive, waited for while a workflow builds it.
+    """The archive, waited for while a workflow builds it and the caller stays.
 
     Raises `internal_error` when the build failed or nobody has built it in time.
     """
     row = await ask_for_archive(platform.db, kind, subject_id)
     if row["state"] == "building":
         platform.outbox.wake()
-        row = await _wait(platform, kind, subject_id)
+        row = await _wait(platform, request, kind, subject_id)
     if row["state"] != "ready":
         raise ApiError("internal_error", f"{filename} could not be built: {row['failure']}.")
     return Package(row["blob_key"], row["sha256"], row["size_bytes"], filename)
 
 
-async def _wait(platform: Platform, kind: str, subject_id: str) -> Any:
+async def _wait(platform: Platform, request: Request, kind: str, subject_id: str) -> Any:
     deadline, pause = time.monotonic() + BUILD_WAIT_SEC, FIRST_POLL_SEC
-    while time.monotonic() < deadline:
+    while time.monotonic() < deadline and not platform.feed.is_closing:
+        if await request.is_disconnected():
+            break
         row = await read_archive(platform.db, kind, subject_id)
         if row is None:
             # What was built is of an earlier edition of the trial or job.

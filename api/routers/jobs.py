@@ -106,12 +106,12 @@ async def cancel_job(job_id: str, platform: PlatformDep, caller: CallerDep) -> R
 
 
 @router.get("/api/jobs/{job_id:segment}/download")
-async def download_job(job_id: str, platform: PlatformDep, caller: CallerDep) -> Response:
+async def download_job(job_id: str, request: Request, platform: PlatformDep, caller: CallerDep) -> Response:
     """The job's folder, once it is terminal."""
     job = await job_reads.find_job(platform.db, caller, job_id)
     if not JobStatus(job["status"]).is_terminal:
         raise ApiError("job_not_terminal", f"The job is {job['status']}; its archive comes at the end.")
-    package = await built_archive(platform, "job", job_id, f"job-{job_id}-results.tar.gz")
+    package = await built_archive(platform, request, "job", job_id, f"job-{job_id}-results.tar.gz")
     return await package_answer(platform.blobs, package)
 
 

@@ -106,12 +106,14 @@ async def read_file(
 
 
 @router.get("/api/trials/{trial_id:segment}/download")
-async def download_trial(trial_id: str, platform: PlatformDep, caller: CallerDep) -> Response:
+async def download_trial(
+    trial_id: str, request: Request, platform: PlatformDep, caller: CallerDep
+) -> Response:
     """The trial's folder, once it has settled."""
     trial = await trial_reads.find_trial(platform.db, caller, trial_id)
     if not TrialStatus(trial["status"]).is_terminal:
         raise ApiError("trial_not_settled", f"The trial is {trial['status']}; its folder comes at the end.")
-    package = await built_archive(platform, "trial", trial_id, f"trial-{trial_id}.tar.gz")
+    package = await built_archive(platform, request, "trial", trial_id, f"trial-{trial_id}.tar.gz")
     return await package_answer(platform.blobs, package)
 
 

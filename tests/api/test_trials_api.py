@@ -12,6 +12,7 @@ from store import archives
 from store.fences import Fence
 from store.streams import add_trace_events, append_chunk, keep_files
 from store.trials import TrialFile
+from tests.api.conditions import until
 from tests.api.conftest import Api
 from tests.api.seeding import add_dataset, run_job, start_trial
 from tests.api.test_wire import raw_request
@@ -26,14 +27,6 @@ async def new_trials(api: Api, *, is_run: bool = True) -> list[Any]:
         return await run_job(api.db, job_id, [1.0, 1.0, 1.0])
     pool = await api.db.pool()
     return list(await pool.fetch("SELECT * FROM trials WHERE job_id = $1 ORDER BY index", job_id))
-
-
-async def until(api: Api, condition: str) -> None:
-    """Wait for a condition of the database."""
-    pool = await api.db.pool()
-    async with asyncio.timeout(10):
-        while not await pool.fetchval(condition):  # noqa: ASYNC110 - another process commits it
-            await asyncio.sleep(0.01)
 
 
 async def keep(api: Api, trial_id: str, files: dict[str, bytes]) -> None:
@@ -159,7 +152,7 @@ async def test_a_download_waits_for_its_archive_and_is_verified(api: Api, tmp_pa
     pool = await api.db.pool()
     trials = api.published().trials
     waiting = asyncio.create_task(trials.download(row["id"]))
-    await until(api, "SELECT EXISTS (SELECT FROM intents WHERE kind = 'archive.build')")
+    await until(api.db, "SELECT EXISTS (SELECT FROM intents WHERE kind = 'archive.build')")
     await archives.mark_ready(api.db, "trial", row["id"], (key, digest, len(data)))
     assert await asyncio.wait_for(waiting, 10) == data
     path = Path(await trials.download(row["id"], to=str(tmp_path)))
@@ -176,13 +169,13 @@ async def test_a_failed_build_is_told_and_tried_again(api: Api):
     pool = await api.db.pool()
     path = f"/api/jobs/{row['job_id']}/download"
     waiting = asyncio.create_task(api.http.get(path))
-    await until(api, "SELECT EXISTS (SELECT FROM archives)")
+    await until(api.db, "SELECT EXISTS (SELECT FROM archives)")
     await pool.execute("UPDATE archives SET state = 'failed', failure = 'disk full'")
     error = (await waiting).json()["error"]
     assert error["code"] == "internal_error"
     assert "disk full" in error["message"]
     again = asyncio.create_task(api.http.get(path))
-    await until(api, "SELECT state = 'building' FROM archives")
+    await until(api.db, "SELECT state = 'building' FROM archives")
     assert await pool.fetchval("SELECT count(*) FROM intents WHERE kind = 'archive.build'") == 2
     again.cancel()
 
