@@ -25,7 +25,7 @@ from activities.sandboxes.local_template import ensure_template
 from activities.sandboxes.process import ProcessSpec
 from domain.errors import ProviderCreateFailure, SandboxDeath
 
-PIDS_LIMIT = 4096
+PIDS_LIMIT = 2048
 # A box without a declared size has one all the same, so that filling it fills nothing else.
 DEFAULT_STORAGE_MB = 10 * 1024
 
@@ -125,7 +125,11 @@ class LocalProvider:
 
 
 def _runs(record: BoxRecord) -> bool:
-    return all(key is not None and process_key(key[0]) == key for key in (record.pod, record.init))
+    """Both first processes are there, and the box's can be entered: one that is ending cannot."""
+    keys = (record.pod, record.init)
+    if any(key is None or process_key(key[0]) != key for key in keys):
+        return False
+    return record.init is not None and Path(f"/proc/{record.init[0]}/root").exists()
 
 
 def _folders(path: Path) -> list[Path]:

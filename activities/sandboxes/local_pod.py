@@ -30,7 +30,7 @@ from domain.errors import ProviderCreateFailure
 
 READY_SEC = 30.0
 POLL_SEC = 0.003
-NPROC_AS_USER = 4096
+NPROC_AS_USER = 2048
 # Writes its own pid where a successor finds it, then lets go of the box's lock: see local_record.
 _LAUNCH = 'read -r line </proc/self/stat; echo "$line" >"$1"; shift; exec 9<&-; exec "$@"'
 _JOIN = 'while [ "$1" != -- ]; do echo 0 >"$1" || exit 70; shift; done; shift; exec "$@"'
@@ -66,6 +66,11 @@ def launched(directory: BoxDirectory, name: str) -> ProcessKey | None:
     """The program that `launch` started, if it still runs."""
     key = _written_key(directory, name)
     return key if key and process_key(key[0]) == key else None
+
+
+def has_ended(directory: BoxDirectory, name: str) -> bool:
+    """Whether the program was launched and runs no more."""
+    return _written_key(directory, name) is not None and launched(directory, name) is None
 
 
 def _written_key(directory: BoxDirectory, name: str) -> ProcessKey | None:
@@ -114,8 +119,7 @@ async def _wait_for(making: Making, name: str, word: bytes) -> None:
         told = log.read_bytes()
         if word in told:
             return
-        was_launched = (making.directory.path / f"{name}.stat").exists()
-        if (was_launched and launched(making.directory, name) is None) or clock() > give_up_at:
+        if has_ended(making.directory, name) or clock() > give_up_at:
             told = log.read_bytes()
             if word not in told:
                 raise ProviderCreateFailure(f"the {name} of a local box did not start: {_text(told)}")
@@ -163,7 +167,7 @@ async def attach_nat(making: Making, pod: ProcessKey, *, with_firewall: bool) ->
         command = [*host.enter(pod[0], "--pid"), *nat, f"/proc/{pod[0]}/ns/net", "tap0"]
         launch(making, "nat", command, {8: ready})
         while not os.fstat(ready).st_size:
-            if (making.directory.path / "nat.stat").exists() and launched(making.directory, "nat") is None:
+            if has_ended(making.directory, "nat"):
                 told = (making.directory.path / "nat.log").read_bytes()
                 raise ProviderCreateFailure(f"slirp4netns did not start: {_text(told)}")
             await asyncio.sleep(POLL_SEC)

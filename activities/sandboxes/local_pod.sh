@@ -10,7 +10,7 @@ python=$1 relay=$2 socket=$3 layers=$4 disk=$5
 shift 5
 [ -z "$disk" ] || mount -t ext4 -o loop,nosuid,nodev,noatime "$disk" "$layers" || exit
 for frozen in "$@"; do
-    mount --bind "$frozen" "$frozen" && mount -o remount,bind,ro "$frozen" || exit
+    mount -o bind,ro "$frozen" "$frozen" || exit
 done
 mkdir -p "$layers/root" "$layers/usr" "$layers/dpkg" \
     "$layers/root.work" "$layers/usr.work" "$layers/dpkg.work" || exit

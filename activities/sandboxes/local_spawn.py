@@ -19,6 +19,7 @@ from activities.sandboxes.base import ProcessKey, RunResult
 # What our own programs find by name; a box's own environment never reaches a program of the host.
 HOST_PATH = "/usr/sbin:/usr/bin:/sbin:/bin"
 _HIGH_FD = 200
+KILL_SEC = 30.0
 
 
 def spawn(argv: Sequence[str], fds: Mapping[int, int]) -> int:
@@ -70,13 +71,21 @@ async def run_program(
         try:
             await wait_for_end(pid, timeout_sec)
         except BaseException:
-            with suppress(ProcessLookupError):
-                os.killpg(pid, signal.SIGKILL)
-            _reap(pid, 0)
+            await _kill_group(pid)
             raise
         status = _reap(pid, 0)
         code = os.waitstatus_to_exitcode(status or 0)
         return RunResult(code if code >= 0 else 128 - code, _content(out), _content(err))
+
+
+async def _kill_group(pid: int) -> None:
+    """End a program and what it started, in a box's namespaces too, and wait for its own child."""
+    below = children(pid)
+    with suppress(ProcessLookupError):
+        os.killpg(pid, signal.SIGKILL)
+    _reap(pid, 0)
+    for child in below:
+        await wait_for_end(child, KILL_SEC)
 
 
 def _content(fd: int) -> bytes:
@@ -150,7 +159,7 @@ def pid_one_above(pid: int) -> int:
     return int(numbers[-2])
 
 
-async def kill_process(key: ProcessKey, timeout_sec: float = 30.0) -> None:
+async def kill_process(key: ProcessKey, timeout_sec: float = KILL_SEC) -> None:
     """SIGKILL the very process that `key` names, and wait until it has ended."""
     try:
         fd = os.pidfd_open(key[0])
