@@ -22,6 +22,7 @@ from cli.cells import (
 )
 from cli.client import Client, Json, path
 from cli.output import print_facts, print_table, say
+from cli.patience import read_patiently
 from domain.vocabulary import TrialStatus
 
 # More tasks than this are not listed unasked: `evolve job tasks` does.
@@ -88,7 +89,8 @@ def final_block(client: Client, job: Json) -> None:
     if n_tasks > MOST_LISTED_TASKS:
         say(f"{n_tasks:.0f} tasks: list them with `evolve job tasks {job_id}`")
         return
-    headers, rows = reward_table(client.pages(path("/api/jobs/{}/trials", job_id)))
+    trials = path("/api/jobs/{}/trials", job_id)
+    headers, rows = read_patiently(lambda: reward_table(client.pages(trials)))
     say()
     print_table(headers, rows)
 

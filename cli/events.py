@@ -12,11 +12,9 @@ import httpx
 
 from cli.client import Client, Json, path
 from cli.errors import Refused, Unreachable
+from cli.patience import FIRST_WAIT_SEC, LONGEST_WAIT_SEC, is_passing
 from domain.events import TERMINAL_EVENTS
 from domain.vocabulary import JOB_TERMINAL
-
-FIRST_WAIT_SEC = 1.0
-LONGEST_WAIT_SEC = 30.0
 
 
 @dataclass(frozen=True)
@@ -64,7 +62,7 @@ def follow_job(
         except Unreachable as error:
             reason = error.message
         except Refused as error:
-            if error.status != 429 and error.status < 500:
+            if not is_passing(error):
                 raise
             stated_wait_sec, reason = error.retry_after_sec or 0.0, error.message
         on_break(reason)

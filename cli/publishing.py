@@ -10,14 +10,14 @@ from pathlib import Path
 
 from cli.cells import member, members, number, text
 from cli.client import Client, Json, items_of, path
-from cli.errors import CliError, Refused, Unreachable
+from cli.errors import CliError
 from cli.output import hint, say
 from cli.packing import pack_directory
+from cli.patience import read_patiently
 from cli.transfers import Upload, send_archive
 from domain.vocabulary import IMPORT_TERMINAL, ImportStatus
 
 POLL_SEC = 1.0
-LONGEST_WAIT_SEC = 30.0
 SPOOL_BYTES = 8 << 20
 
 
@@ -55,6 +55,7 @@ def follow_import(
     client: Client, job: Json, *, tell: Callable[[str], None], sleep: Callable[[float], None] = time.sleep
 ) -> Json:
     """Poll an import until it is COMPLETED or FAILED; `tell` gets a line whenever its state changes."""
+    route = path("/api/datasets/imports/{}", str(job["id"]))
     told: str | None = None
     while True:
         line = import_line(job)
@@ -64,23 +65,7 @@ def follow_import(
         if job.get("status") in IMPORT_TERMINAL:
             return job
         sleep(POLL_SEC)
-        job = _read_import(client, str(job["id"]), sleep)
-
-
-def _read_import(client: Client, import_id: str, sleep: Callable[[float], None]) -> Json:
-    """The import, waiting as long as the server is away or asks to wait."""
-    wait_sec = POLL_SEC
-    while True:
-        try:
-            return client.get(path("/api/datasets/imports/{}", import_id))
-        except Unreachable as error:
-            hint(f"waiting for the server: {error.message}")
-        except Refused as error:
-            if error.status != 429 and error.status < 500:
-                raise
-            wait_sec = max(wait_sec, error.retry_after_sec or 0.0)
-        sleep(wait_sec)
-        wait_sec = min(wait_sec * 2, LONGEST_WAIT_SEC)
+        job = read_patiently(lambda: client.get(route), sleep=sleep)
 
 
 def import_line(job: Json) -> str:

@@ -19,6 +19,7 @@ from cli.client import Client, Json, path
 from cli.errors import EXIT_FAILED, EXIT_INTERRUPTED, Unreachable
 from cli.events import JobEvent, follow_job
 from cli.output import hint, is_terminal, print_json_line, say
+from cli.patience import read_patiently, tell_break
 from cli.progress import JobProgress, outcome_tally
 from domain.vocabulary import JobStatus
 
@@ -35,7 +36,7 @@ def watch_job(client: Client, job_id: str, *, as_json: bool, quiet: bool) -> Non
     job = client.get(path("/api/jobs/{}", job_id))
     try:
         _follow(client, job, as_json=as_json, quiet=quiet)
-        job = client.get(path("/api/jobs/{}", job_id))
+        job = read_patiently(lambda: client.get(path("/api/jobs/{}", job_id)))
         if as_json:
             print_json_line({"seq": None, "type": "job", "data": job})
         else:
@@ -52,7 +53,7 @@ def _follow(client: Client, job: Json, *, as_json: bool, quiet: bool) -> None:
     if is_terminal() and not quiet and not as_json:
         _LiveView(client, progress).run()
         return
-    for event in follow_job(client, progress.job_id, on_break=_tell_break):
+    for event in follow_job(client, progress.job_id, on_break=tell_break):
         line = progress.apply(event)
         if quiet:
             continue
@@ -62,10 +63,6 @@ def _follow(client: Client, job: Json, *, as_json: bool, quiet: bool) -> None:
             say(line)
     if not quiet and not as_json:
         say()
-
-
-def _tell_break(reason: str) -> None:
-    hint(f"waiting for the server: {one_line(reason)}")
 
 
 class _LiveView:

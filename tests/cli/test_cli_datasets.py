@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from cli import publishing
+from cli import patience, publishing
 from cli.packing import pack_directory
 from tests.cli.conftest import Evolve
 from tests.cli.fake_api import FakeApi, answer_json, archive, refusal
@@ -70,6 +70,7 @@ def corpus(tmp_path: Path) -> Path:
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Polls do not wait."""
     monkeypatch.setattr(publishing, "POLL_SEC", 0.0)
+    monkeypatch.setattr(patience, "FIRST_WAIT_SEC", 0.0)
 
 
 def test_the_examples_pass_their_check(evolve: Evolve) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from cli import patience
 from tests.cli.conftest import Evolve
 from tests.cli.fake_api import Answer, FakeApi, job, refusal, trial
 
@@ -257,6 +258,16 @@ def test_a_watch_in_a_pipe_tells_each_event_and_ends_with_the_results(
         ["hello-file", "0.0"],
         ["c-build", "INFRASTRUCTURE_ERROR"],
     ]
+
+
+def test_results_are_waited_for_when_the_server_restarts_after_the_last_event(
+    finished: FakeApi, evolve: Evolve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(patience, "FIRST_WAIT_SEC", 0.0)
+    finished.script("GET", "/api/jobs/job-1/trials", refusal(503, "internal_error", "starting"))
+    outcome = evolve("job", "watch", "job-1", "-q")
+    assert outcome.rows[-2] == ["hello-file", "0.0"]
+    assert outcome.err == "waiting for the server: starting\n"
 
 
 def test_a_quiet_watch_prints_the_final_block_only(finished: FakeApi, evolve: Evolve) -> None:
