@@ -71,7 +71,7 @@ class Capture:
         try:
             await self.keep_tree(box, "/logs/agent", "agent")
             await self.keep_tree(box, "/logs/verifier", "verifier")
-            await self.keep_tree(box, ARTIFACTS_DIR, "artifacts")
+            await self.keep_tree(box, ARTIFACTS_DIR, f"artifacts{ARTIFACTS_DIR}")
             for artifact in self._context.task.artifacts:
                 source = str(PurePosixPath(box.workdir) / artifact.source)
                 # Harbor's rule: an artifact stands under its destination, or its full source path.
@@ -95,6 +95,11 @@ async def _gather(chunks: AsyncIterator[bytes]) -> bytes | None:
     return buffer.getvalue()
 
 
+def _text(name: str) -> str:
+    """A file name as text: bytes that are no UTF-8, and NUL, are written as `\\xNN`."""
+    return name.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace").replace("\0", "\\x00")
+
+
 def _regular_files(data: bytes) -> list[tuple[str, bytes, int]]:
     """(relative name, content, mode) of every regular file of a tar; links and devices are not followed."""
     files: list[tuple[str, bytes, int]] = []
@@ -103,5 +108,6 @@ def _regular_files(data: bytes) -> list[tuple[str, bytes, int]]:
             content = tar.extractfile(member) if member.isreg() else None
             parts = [part for part in member.name.split("/") if part not in ("", ".")]
             if content is not None and ".." not in parts:
-                files.append(("/".join(parts), content.read(), 0o755 if member.mode & 0o111 else 0o644))
+                name = _text("/".join(parts))
+                files.append((name, content.read(), 0o755 if member.mode & 0o111 else 0o644))
     return files

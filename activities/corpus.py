@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -11,10 +12,14 @@ from domain.dataset_layout import DatasetLayout, TaskDirectory, find_tasks
 from domain.digests import task_content_digest
 from domain.errors import TaskError
 from domain.manifests import LocalTask, Manifest, check_dataset_files, match_manifest, read_manifest
+from domain.providers import ProviderCapabilities
 from domain.support import refuse_unrunnable
 from domain.tasks import Task, TaskFiles, parse_task
+from domain.vocabulary import SandboxProvider
 
 ENVIRONMENT = "environment/"
+
+Capabilities = Mapping[SandboxProvider, ProviderCapabilities]
 
 
 @dataclass(frozen=True)
@@ -38,11 +43,11 @@ class Corpus:
     unlisted: list[str] = field(default_factory=list[str])
 
 
-def read_corpus(root: Path, root_name: str) -> Corpus:
+def read_corpus(root: Path, root_name: str, capabilities: Capabilities) -> Corpus:
     """Parse every task. Raises `TaskError` for what refuses the corpus as a whole (contract 6.7)."""
     files = tree_files(root)
     layout = find_tasks(list(files), root_name)
-    tasks = [_read_task(root, directory, files) for directory in layout.tasks]
+    tasks = [_read_task(root / each.prefix, each, files, capabilities) for each in layout.tasks]
     manifest = read_manifest(files[layout.manifest_path].read_bytes()) if layout.manifest_path else None
     _check_files(manifest, layout, files)
     if manifest is None:
@@ -52,19 +57,21 @@ def read_corpus(root: Path, root_name: str) -> Corpus:
     return Corpus(chosen, manifest, [task.name for task in tasks if task.name not in listed])
 
 
-def _read_task(root: Path, directory: TaskDirectory, files: dict[str, Path]) -> ReadTask:
+def _read_task(
+    path: Path, directory: TaskDirectory, files: dict[str, Path], capabilities: Capabilities
+) -> ReadTask:
     own = {path: files[f"{directory.prefix}{path}"] for path in directory.own_paths(files)}
     digests = {path: hashlib.sha256(file.read_bytes()).hexdigest() for path, file in own.items()}
     gitignore = own[".gitignore"].read_text(errors="replace") if ".gitignore" in own else None
     task, refusal = None, None
     try:
         task = _parse(directory.name, own)
-        refuse_unrunnable(task)
+        refuse_unrunnable(task, capabilities)
     except TaskError as error:
         refusal = error
     return ReadTask(
         name=directory.name,
-        directory=root / directory.prefix,
+        directory=path,
         digest=task_content_digest(digests, gitignore),
         image_digest=_image_digest(own, digests, task),
         task=task,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import importlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from typing import Any
@@ -14,7 +14,11 @@ import structlog
 from activities.sandboxes.base import SandboxProvider
 from activities.sandboxes.docker import DockerProvider
 from activities.sandboxes.docker_engine import docker_engine
+from activities.sandboxes.local import LocalProvider
+from activities.sandboxes.local_offer import local_offer
 from activities.settings import WorkerSettings
+from domain.providers import PROVIDERS, ProviderCapabilities, provider_table
+from domain.vocabulary import SandboxProvider as SandboxProviderName
 from store.database import Database, now
 from store.hosts import LEASE_SEC, Host, renew_host
 
@@ -30,6 +34,9 @@ class HostProviders:
 
     providers: dict[str, SandboxProvider] = field(default_factory=dict[str, SandboxProvider])
     offers: dict[str, dict[str, Any]] = field(default_factory=dict[str, dict[str, Any]])
+    capabilities: Mapping[SandboxProviderName, ProviderCapabilities] = field(
+        default_factory=lambda: PROVIDERS
+    )
     default: str = ""
     default_reason: str = ""
 
@@ -57,7 +64,7 @@ async def open_providers(settings: WorkerSettings, installation_id: str) -> Host
     """Probe this host. Plugins come last, so that one may replace a provider of ours."""
     host = HostProviders()
     await _open_docker(settings, installation_id, host)
-    _open_local(settings, installation_id, host)
+    await _open_local(settings, host)
     for plugin in settings.provider_plugins:
         module, _, name = plugin.partition(":")
         factory: ProviderFactory = getattr(importlib.import_module(module), name)
@@ -74,14 +81,13 @@ async def _open_docker(settings: WorkerSettings, installation_id: str, host: Hos
     host.offer(DockerProvider(engine, installation_id, settings.state_dir, settings.gateway_socket))
 
 
-def _open_local(settings: WorkerSettings, installation_id: str, host: HostProviders) -> None:
-    from activities.sandboxes.local import LocalProvider, local_capabilities
-
-    capabilities = local_capabilities()
-    if capabilities.refusal:
-        host.refuse("local", capabilities.refusal)
+async def _open_local(settings: WorkerSettings, host: HostProviders) -> None:
+    offer = await local_offer(settings.state_dir, settings.gateway_socket)
+    host.capabilities = provider_table(offer.capabilities)
+    if offer.refusal:
+        host.refuse("local", offer.refusal)
         return
-    host.offer(LocalProvider(settings.state_dir, settings.gateway_socket, installation_id))
+    host.offer(LocalProvider(settings.state_dir, settings.gateway_socket))
 
 
 def _choose_default(settings: WorkerSettings, host: HostProviders) -> None:

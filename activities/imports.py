@@ -26,6 +26,7 @@ from activities.signatures import (
 from activities.trial_context import Hands, StoredTask
 from domain.errors import ArchiveError, BaseImageUnavailable, EvolveError, ImageBuildFailed, TaskError
 from domain.support import verdicts
+from domain.tasks import Task
 from domain.vocabulary import (
     DatasetImportPhase,
     DatasetVersionState,
@@ -82,7 +83,7 @@ class Imports:
                     file.write(chunk)
             await asyncio.to_thread(unpack_archive, archive, root, may_be_wrapped=True)
             await import_record.start_phase(self._hands.db, import_id, DatasetImportPhase.PARSING)
-            corpus = await asyncio.to_thread(read_corpus, root, row["dataset_name"])
+            corpus = await asyncio.to_thread(read_corpus, root, row["dataset_name"], self._hands.capabilities)
             rows = [
                 await self._store_task(row["version_id"], ordinal, task, Path(scratch))
                 for ordinal, task in enumerate(corpus.tasks)
@@ -113,7 +114,7 @@ class Imports:
             digest=task.digest,
             image_digest=task.image_digest,
             task=parsed.model_dump(mode="json") if parsed else None,
-            verdicts={name: v.model_dump() for name, v in verdicts(parsed).items()} if parsed else {},
+            verdicts=self._verdicts(parsed) if parsed else {},
             notes=[],
             images={},
             failure=_failure(task.refusal, TaskBuildStep.PARSE) if task.refusal else None,
@@ -122,6 +123,11 @@ class Imports:
             package_key=key,
             package_sha256=packed.sha256,
         )
+
+    def _verdicts(self, task: Task) -> dict[str, dict[str, Any]]:
+        """TaskProviderVerdict of contract 3.3 for each provider, as this host offers them."""
+        answers = verdicts(task, self._hands.capabilities)
+        return {name: verdict.model_dump() for name, verdict in answers.items()}
 
     async def _store_manifest(self, version_id: str, corpus: Corpus) -> None:
         if corpus.manifest is None:
@@ -181,8 +187,8 @@ class Imports:
 
     async def _order(self, stored: StoredTask) -> list[str]:
         """This host's providers that the task accepts, the default first."""
-        accepted = [name for name, verdict in verdicts(stored.task).items() if verdict.ok]
-        offered = [name for name in self._hands.providers if name in accepted]
+        answers = self._verdicts(stored.task)
+        offered = [name for name in self._hands.providers if answers[name]["ok"]]
         return sorted(offered, key=lambda name: name != self._hands.default_provider)
 
     async def _build_on(self, provider: str, stored: StoredTask, timeout_sec: float) -> ImageRef:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,8 +18,10 @@ from activities.signatures import AttemptRef
 from domain.arms import AgentArm
 from domain.errors import EvolveError
 from domain.jobs import JobPlan
+from domain.providers import ProviderCapabilities
 from domain.tasks import Task
 from domain.vocabulary import AttemptPhase
+from domain.vocabulary import SandboxProvider as SandboxProviderName
 from store.blobs import Blobs
 from store.database import Database
 from store.fences import Fence
@@ -84,6 +87,7 @@ class Hands:
     installation_id: str
     providers: dict[str, SandboxProvider]
     default_provider: str
+    capabilities: Mapping[SandboxProviderName, ProviderCapabilities]
     packages: TaskPackages
     plans: dict[str, JobPlan] = field(default_factory=dict[str, JobPlan])
     tasks: dict[tuple[str, str], StoredTask] = field(default_factory=dict[tuple[str, str], StoredTask])

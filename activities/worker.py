@@ -64,6 +64,7 @@ async def open_hands(settings: WorkerSettings, db: Database) -> tuple[Hands, Hos
         installation_id=installation,
         providers=host.providers,
         default_provider=host.default,
+        capabilities=host.capabilities,
         packages=TaskPackages(settings.state_dir / "tasks", blobs),
     )
     return hands, host

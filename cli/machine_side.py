@@ -22,14 +22,21 @@ class ProviderVerdict:
 async def provider_verdicts() -> list[ProviderVerdict]:
     """docker and local, probed as a worker probes them."""
     from activities.sandboxes.docker_engine import docker_engine
-    from activities.sandboxes.local import local_capabilities
+    from activities.sandboxes.local_offer import local_offer
+    from cli.stack.home import Home
 
     engine = await docker_engine()
-    local = local_capabilities()
+    home = Home.from_environment()
+    local = await local_offer(home.path / "state", home.path / "run" / "gateway" / "gateway.sock")
+    public = local.capabilities.missing_here.get("public")
     return [
         ProviderVerdict("docker", engine.refusal is None, engine.refusal or f"engine {engine.version}"),
-        ProviderVerdict("local", local.refusal is None, local.refusal or ""),
+        ProviderVerdict("local", local.refusal is None, local.refusal or _network_detail(public)),
     ]
+
+
+def _network_detail(why_not_public: str | None) -> str:
+    return f"boxes without network only: public {why_not_public}" if why_not_public else ""
 
 
 def settings_in_force() -> dict[str, str]:

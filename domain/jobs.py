@@ -271,16 +271,16 @@ def plan_job(
     *,
     job_id: str,
     job_name: str,
-    default_provider: SandboxProvider,
+    default_providers: Sequence[SandboxProvider],
 ) -> PlannedJob:
     """The plan of a request. `versions` answers its selectors one to one.
 
     Raises the refusals of contract §2.7: agents, selection, `provider_unsupported`, `invalid_input`.
     """
     request.refuse_unhonoured()
-    provider = SandboxProvider(request.sandbox_provider or default_provider)
     arms = resolve_arms(request.agents)
     selections = _select(request, versions)
+    provider = _choose_provider(request, selections, default_providers)
     _refuse_provider(versions, selections, provider)
     plan = JobPlan(
         job_id=job_id,
@@ -321,6 +321,17 @@ def _select(request: JobCreate, versions: Sequence[VersionTasks]) -> list[TaskSe
         seen.add(version.name)
         selections.append(select_tasks(version.tasks, selector.task_filter(), param=param))
     return selections
+
+
+def _choose_provider(
+    request: JobCreate, selections: Sequence[TaskSelection], defaults: Sequence[SandboxProvider]
+) -> SandboxProvider:
+    """The one asked for; else the first default that accepts every selected task, else the first."""
+    if request.sandbox_provider is not None:
+        return SandboxProvider(request.sandbox_provider)
+    tasks = [task for selection in selections for task in selection.tasks]
+    accepting = (p for p in defaults if not any(p in task.refusals for task in tasks))
+    return next(accepting, defaults[0])
 
 
 def _refuse_provider(

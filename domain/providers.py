@@ -45,19 +45,18 @@ class ProviderCapabilities(BaseModel):
     """Why this host lacks what the provider otherwise has: `public`, `run`, `users` → a clause for people."""
 
 
-def local_capabilities(*, is_root: bool, has_user_nat: bool) -> ProviderCapabilities:
-    """`local` as a worker of this kind offers it; `has_user_nat` says that slirp4netns or pasta is there."""
-    can_reach_out = is_root or has_user_nat
+def local_capabilities(*, is_root: bool, why_not_public: str | None) -> ProviderCapabilities:
+    """`local` as a worker of this kind offers it; `why_not_public` None: its boxes can reach the internet."""
     missing: dict[str, str] = {}
-    if not can_reach_out:
-        missing["public"] = "needs root, or slirp4netns or pasta on this machine"
+    if why_not_public is not None:
+        missing["public"] = why_not_public
     if not is_root:
         missing["run"] = "a Dockerfile's RUN needs the worker to be root"
         missing["users"] = "running the agent as another user needs the worker to be root"
     return ProviderCapabilities(
         name=SandboxProvider.LOCAL,
         is_runnable=True,
-        network_modes=frozenset({"no-network", "public"} if can_reach_out else {"no-network"}),
+        network_modes=frozenset({"no-network"} if why_not_public else {"no-network", "public"}),
         supports_docker_image=False,
         supports_run_instructions=is_root,
         supports_users=is_root,
@@ -77,7 +76,7 @@ PROVIDERS: Mapping[SandboxProvider, ProviderCapabilities] = MappingProxyType(
                 is_runnable=True,
                 network_modes=frozenset({"no-network", "public"}),
             ),
-            local_capabilities(is_root=True, has_user_nat=True),
+            local_capabilities(is_root=True, why_not_public=None),
             ProviderCapabilities(
                 name=SandboxProvider.E2B,
                 is_runnable=False,
@@ -113,7 +112,6 @@ PROVIDERS: Mapping[SandboxProvider, ProviderCapabilities] = MappingProxyType(
 """Every provider at its best; `local` as root. A host's own `local` is `provider_table`'s."""
 
 
-def provider_table(*, is_root: bool, has_user_nat: bool) -> Mapping[SandboxProvider, ProviderCapabilities]:
+def provider_table(local: ProviderCapabilities) -> Mapping[SandboxProvider, ProviderCapabilities]:
     """`PROVIDERS` with `local` as the host offers it."""
-    local = local_capabilities(is_root=is_root, has_user_nat=has_user_nat)
     return MappingProxyType({**PROVIDERS, SandboxProvider.LOCAL: local})

@@ -126,9 +126,9 @@ async def _plan(connection: Any, caller: Caller, request: JobCreate, job_id: str
         await _resolve_version(connection, caller, selector, f"datasets[{position}]")
         for position, selector in enumerate(request.datasets)
     ]
-    default_provider = await _provider(connection, request)
+    default_providers = await _providers(connection, request)
     job_name = request.job_name or at.strftime("%Y-%m-%d__%H-%M-%S")
-    return plan_job(request, versions, job_id=job_id, job_name=job_name, default_provider=default_provider)
+    return plan_job(request, versions, job_id=job_id, job_name=job_name, default_providers=default_providers)
 
 
 async def _resolve_version(
@@ -184,12 +184,15 @@ async def _version_tasks(connection: Any, name: str, version: Any) -> VersionTas
     return VersionTasks(name, version["version"], version["id"], tasks, timeouts_sec)
 
 
-async def _provider(connection: Any, request: JobCreate) -> SandboxProvider:
-    """The default of the newest host, whether its worker is up or away; refuses a provider none offers."""
+async def _providers(connection: Any, request: JobCreate) -> list[SandboxProvider]:
+    """What the newest host offers, its default first, whether its worker is up or away.
+
+    Refuses a provider that is asked for and not offered.
+    """
     host = await connection.fetchrow(_NEWEST_HOST)
     asked = request.sandbox_provider
     if asked is None:
-        return SandboxProvider(host["default_provider"]) if host else SandboxProvider.LOCAL
+        return _offered(host) if host else [SandboxProvider.LOCAL]
     if SandboxProvider(asked) in _NOT_YET:
         message = f"sandbox_provider: {asked} is not in this release."
         raise ApiError("feature_unsupported", message, param="sandbox_provider")
@@ -199,7 +202,13 @@ async def _provider(connection: Any, request: JobCreate) -> SandboxProvider:
         raise ApiError(
             "provider_unsupported", message, param="sandbox_provider", details={"refused_tasks": []}
         )
-    return SandboxProvider(asked)
+    return [SandboxProvider(asked)]
+
+
+def _offered(host: Any) -> list[SandboxProvider]:
+    default = host["default_provider"]
+    others = [name for name, offer in host["providers"].items() if offer["ok"] and name != default]
+    return [SandboxProvider(name) for name in (default, *sorted(others))]
 
 
 async def _insert(

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import fcntl
 import io
 import re
 import tarfile
 import tempfile
 from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterator
-from contextlib import aclosing, asynccontextmanager
+from collections.abc import AsyncGenerator
+from contextlib import AbstractAsyncContextManager, aclosing
 from pathlib import Path
 from typing import IO, Any, cast
 
@@ -22,10 +21,10 @@ from activities.sandboxes.base import ImageRef, ImageRequest
 from activities.sandboxes.docker_context import DOCKERFILE, write_context
 from activities.sandboxes.docker_engine import creating
 from activities.sandboxes.docker_labels import INSTALLATION, PART
-from domain.errors import ImageBuildFailed
+from activities.sandboxes.file_lock import locked
+from domain.errors import BaseImageUnavailable, ImageBuildFailed
 
 CONTEXT_DIGEST = "evolve.context_digest"
-LOCK_POLL_SEC = 0.05
 EXCERPT_LINES = 100
 EXCERPT_CHARS = 16_000
 SPOOL_BYTES = 8 * 1024 * 1024
@@ -107,7 +106,7 @@ class DockerImages:
                 message = f"the image did not build within {request.build_timeout_sec:g} s"
                 raise ImageBuildFailed(message, excerpt=_excerpt(log)) from error
             except DockerError as error:
-                raise ImageBuildFailed(_why_failed(log, error.message), excerpt=_excerpt(log)) from error
+                raise _build_failure(log, error.message) from error
 
     async def _stream_build(self, context: IO[bytes], tag: str, digest: str, log: deque[str]) -> None:
         progress = self._docker.images.build(
@@ -126,23 +125,9 @@ class DockerImages:
     def _labels(self) -> dict[str, str]:
         return {INSTALLATION: self._installation_id, PART: "image"}
 
-    @asynccontextmanager
-    async def _single_flight(self, tag: str) -> AsyncIterator[None]:
+    def _single_flight(self, tag: str) -> AbstractAsyncContextManager[None]:
         """One builder of `tag` at a time among all processes of this installation."""
-        self._lock_dir.mkdir(parents=True, exist_ok=True)
-        with (self._lock_dir / tag.replace("/", "_")).open("w") as lock:
-            await _lock(lock)
-            yield
-
-
-async def _lock(lock: IO[str]) -> None:
-    """Taken by trying: a thread that waits in flock cannot be cancelled. Closing the file frees it."""
-    while True:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return
-        except BlockingIOError:
-            await asyncio.sleep(LOCK_POLL_SEC)
+        return locked(self._lock_dir / tag.replace("/", "_"))
 
 
 async def base_image_available(docker: Docker, image: str, timeout_sec: float = 20.0) -> bool:
@@ -170,12 +155,13 @@ def _tar_of(name: str, content: bytes) -> bytes:
     return target.getvalue()
 
 
-def _why_failed(log: deque[str], error: str) -> str:
+def _build_failure(log: deque[str], error: str) -> ImageBuildFailed:
     steps = [line for line in log if STEP.match(line)]
     base = FROM_STEP.match(steps[-1]) if steps else None
     if base:
-        return f"the base image {base['image']} is not on this engine and cannot be pulled: {error}"
-    return f"the image did not build: {error}"
+        message = f"the base image {base['image']} is not on this engine and cannot be pulled: {error}"
+        return BaseImageUnavailable(message, excerpt=_excerpt(log))
+    return ImageBuildFailed(f"the image did not build: {error}", excerpt=_excerpt(log))
 
 
 def _excerpt(log: deque[str]) -> str:

@@ -47,7 +47,7 @@ def plan_trials(*versions: VersionTasks, **changes: Any) -> PlannedJob:
         versions,
         job_id=JOB_ID,
         job_name="a job",
-        default_provider=SandboxProvider.LOCAL,
+        default_providers=[SandboxProvider.LOCAL],
     )
 
 

@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 
 from domain.errors import TaskError
-from domain.providers import PROVIDERS, provider_table
+from domain.providers import PROVIDERS, local_capabilities, provider_table
 from domain.support import NOT_YET, refuse_unrunnable, unsupported_keys, verdict, verdicts
 from domain.tasks import Task, TaskFiles, parse_task
 from domain.vocabulary import SandboxProvider
 
 FILES = frozenset({"task.toml", "instruction.md", "tests/test.sh", "environment/Dockerfile"})
-USER_WITHOUT_NAT = provider_table(is_root=False, has_user_nat=False)
+USER_WITHOUT_NAT = provider_table(local_capabilities(is_root=False, why_not_public="needs slirp4netns"))
 
 
 def task(toml: str = "", extra: tuple[str, ...] = (), **files: Any) -> Task:
@@ -115,10 +115,10 @@ def test_local_as_a_normal_user_refuses_run_other_users_and_public_by_name() -> 
     subject = task("agent.user = 'dev'", dockerfile=b"FROM x\nRUN y\n")
     assert reason(subject, "local") is None
     told = reason(subject, "local", USER_WITHOUT_NAT) or ""
-    assert "[environment].network_mode: public on local: needs root, or slirp4netns" in told
+    assert "[environment].network_mode: public on local: needs slirp4netns" in told
     assert "environment/Dockerfile: a Dockerfile's RUN needs the worker to be root" in told
     assert "[agent].user: running the agent as another user needs" in told
-    with_nat = provider_table(is_root=False, has_user_nat=True)
+    with_nat = provider_table(local_capabilities(is_root=False, why_not_public=None))
     assert reason(task(), "local", with_nat) is None
 
 

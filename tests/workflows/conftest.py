@@ -85,6 +85,7 @@ async def platform(
         installation_id=await installation_id(db),
         providers=host.providers,
         default_provider="local",
+        capabilities=host.capabilities,
         packages=TaskPackages(tmp_path / "tasks", blobs),
     )
     client = await Client.connect(temporal, namespace="evolve", data_converter=names.DATA_CONVERTER)
