@@ -45,7 +45,7 @@ class Supervisor:
         self._told = told
         self._services = Services(temporal.home, temporal.ports, temporal.config.namespace.name)
         specs = (postgres.spec(), temporal.spec(), *self._services.specs())
-        self._keepers = {spec.name: Keeper(spec, self._home, told) for spec in specs}
+        self._keepers = {spec.name: Keeper(spec, self._home, self._note) for spec in specs}
         self._asked_to_stop = asyncio.Event()
         self._started_at = datetime.now(UTC)
 
@@ -73,6 +73,10 @@ class Supervisor:
         await self._start("postgres")
         await asyncio.gather(self._services.prepare_database(), self._start_temporal())
         await asyncio.gather(*(self._start(name) for name in ("gateway", "api", "worker")))
+        self._write_record()
+
+    def _note(self, line: str) -> None:
+        self._told(line)
         self._write_record()
 
     async def _start(self, name: str) -> None:
