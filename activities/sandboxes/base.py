@@ -88,6 +88,9 @@ class ProcessInfo:
 
 ProcessKey = tuple[int, int]
 
+PIDS_LIMIT = 1024
+"""Processes of a box. More lets one fork bomb bring a small host to a halt: 4,096 were seen to."""
+
 
 @dataclass(frozen=True)
 class BoxListing:

@@ -7,12 +7,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from activities.sandboxes.base import BoxSpec
+from activities.sandboxes.base import PIDS_LIMIT, BoxSpec
 from activities.sandboxes.docker_keepalive import keepalive_command, service_of
 from activities.sandboxes.docker_labels import labels_of
 from activities.sandboxes.docker_pod import HOSTNAME, SMALL_LOG, host_resolvers
 
-PIDS_LIMIT = 4096
 NANO_CPUS = 1_000_000_000
 MB = 1024 * 1024
 HOSTS = f"127.0.0.1\tlocalhost {HOSTNAME}\n::1\tlocalhost ip6-localhost ip6-loopback\n"

@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from activities.sandboxes import cgroups, process
-from activities.sandboxes.base import BoxListing, BoxSpec, ImageRef, ImageRequest
+from activities.sandboxes.base import PIDS_LIMIT, BoxListing, BoxSpec, ImageRef, ImageRequest
 from activities.sandboxes.local_box import SERVICE, LocalBox
 from activities.sandboxes.local_host import LocalHost
 from activities.sandboxes.local_image import LocalImage, LocalImages
@@ -25,7 +25,6 @@ from activities.sandboxes.local_template import ensure_template
 from activities.sandboxes.process import ProcessSpec
 from domain.errors import ProviderCreateFailure, SandboxDeath
 
-PIDS_LIMIT = 2048
 # A box without a declared size has one all the same, so that filling it fills nothing else.
 DEFAULT_STORAGE_MB = 10 * 1024
 
