@@ -121,6 +121,9 @@ async def read_trace(db: Database, trial: Any, request: PageRequest, wanted: Tra
     try:
         async with db.transaction() as connection:
             await connection.execute(_GREP_TIMEOUT)
+            if wanted.grep is not None:
+                # A trace without events would let a broken pattern pass.
+                await connection.fetchval("SELECT '' ~ $1", wanted.grep)
             first = -1
             if wanted.tail is not None:
                 first = await connection.fetchval(_TAIL, *key, wanted.type, wanted.grep, wanted.tail) or 0
