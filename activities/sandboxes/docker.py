@@ -48,6 +48,8 @@ class DockerProvider:
         self._engine = engine
         self._docker = open_docker(engine.socket)
         self.installation_id = installation_id
+        self.state_dir = state_dir
+        self.gateway_socket = gateway_socket
         self._state_dir = state_dir / "docker"
         self._pods = PodHost(installation_id, gateway_socket, Path(python))
         self._images = DockerImages(self._docker, installation_id, self._state_dir / "image-locks")
@@ -107,13 +109,12 @@ class DockerProvider:
 
     async def _host(self) -> BoxHost:
         if not self._is_ready:
-            with creating("the network of public boxes"):
-                await self._ensure_public_network()
             await self.list(self.installation_id)
             self._is_ready = True
         return BoxHost(
             docker=self._docker,
             pods=self._pods,
+            networks=self._pool.networks,
             pod_image=await self._images.pod_image(),
             is_root=self._is_root,
         )
@@ -165,13 +166,6 @@ class DockerProvider:
     async def _start(self, container: DockerContainer) -> Mapping[str, Any]:
         await container.start()
         return await container.show()
-
-    async def _ensure_public_network(self) -> None:
-        try:
-            await self._docker.networks.create(self._pods.network_config())
-        except DockerError as error:
-            if error.status != 409:
-                raise
 
     def _check_fence(self, tag: BoxTag, labels: Mapping[str, str]) -> None:
         if not self._is_ours(labels):

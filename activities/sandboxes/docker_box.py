@@ -22,6 +22,7 @@ from activities.sandboxes.docker_exec import Command, run_command
 from activities.sandboxes.docker_files import EngineFiles
 from activities.sandboxes.docker_keepalive import service_exit_code
 from activities.sandboxes.docker_labels import labels_of, tag_of
+from activities.sandboxes.docker_network import Networks
 from activities.sandboxes.docker_outside import OutsideFiles
 from activities.sandboxes.docker_pod import PodHost
 from activities.sandboxes.docker_pool import pod_of
@@ -40,6 +41,7 @@ class BoxHost:
 
     docker: Docker
     pods: PodHost
+    networks: Networks
     pod_image: str
     is_root: bool
 
@@ -98,7 +100,7 @@ class DockerBox:
                 yield chunk
 
     async def set_network(self, mode: NetworkMode) -> None:
-        wanted = self._host.pods.network_of(mode)
+        wanted = self._host.networks.name_of(mode)
         with using(self.box_id):
             pod = await self._host.docker.containers.get(self._pod_id)
             attached = set(pod["NetworkSettings"]["Networks"])
@@ -107,7 +109,7 @@ class DockerBox:
             for name in attached:
                 network = await self._host.docker.networks.get(name)
                 await network.disconnect({"Container": pod.id, "Force": True})
-            network = await self._host.docker.networks.get(wanted)
+            network = await self._host.docker.networks.get(await self._host.networks.id_of(mode))
             await network.connect({"Container": pod.id})
 
     async def processes(self) -> list[ProcessInfo]:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import io
+import json
 import re
 import tarfile
 import tempfile
 from collections import deque
-from collections.abc import AsyncGenerator
-from contextlib import AbstractAsyncContextManager, aclosing
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
-from typing import IO, Any, cast
+from typing import IO, Any
 
 import aiohttp
 from aiodocker import Docker
@@ -25,6 +25,7 @@ from activities.sandboxes.file_lock import locked
 from domain.errors import BaseImageUnavailable, ImageBuildFailed
 
 CONTEXT_DIGEST = "evolve.context_digest"
+MAX_LINE_BYTES = 4 * 1024 * 1024
 EXCERPT_LINES = 100
 EXCERPT_CHARS = 16_000
 SPOOL_BYTES = 8 * 1024 * 1024
@@ -109,18 +110,23 @@ class DockerImages:
                 raise _build_failure(log, error.message) from error
 
     async def _stream_build(self, context: IO[bytes], tag: str, digest: str, log: deque[str]) -> None:
-        progress = self._docker.images.build(
-            fileobj=context,
-            encoding="identity",
-            tag=tag,
-            rm=True,
-            forcerm=True,
-            labels={**self._labels(), CONTEXT_DIGEST: digest},
-            stream=True,
-        )
-        async with aclosing(cast(AsyncGenerator[dict[str, Any], None], progress)) as chunks:
-            async for chunk in chunks:
-                log.extend(chunk.get("stream", "").splitlines())
+        """Raises `DockerError`. To leave it early closes the connection, which ends the build."""
+        labels = {**self._labels(), CONTEXT_DIGEST: digest}
+        async with self._docker.session.post(
+            f"http://localhost/{self._docker.api_version}/build",
+            params={"t": tag, "rm": "1", "forcerm": "1", "labels": json.dumps(labels)},
+            data=context,
+            headers={"Content-Type": "application/x-tar"},
+            timeout=aiohttp.ClientTimeout(),
+            read_bufsize=MAX_LINE_BYTES,
+        ) as response:
+            if response.status != 200:
+                raise DockerError(response.status, json.loads(await response.read())["message"])
+            async for line in response.content:
+                told = json.loads(line)
+                if "error" in told:
+                    raise DockerError(0, told["error"])
+                log.extend(told.get("stream", "").splitlines())
 
     def _labels(self) -> dict[str, str]:
         return {INSTALLATION: self._installation_id, PART: "image"}

@@ -8,6 +8,7 @@ ends, so that its exit code can be told.
 from __future__ import annotations
 
 import posixpath
+import re
 from collections.abc import Sequence
 
 from activities.sandboxes.base import ProcessInfo
@@ -87,6 +88,5 @@ def _shell_only_waits(arguments: Sequence[str]) -> bool:
 def service_exit_code(processes: Sequence[ProcessInfo]) -> int | None:
     """The exit code of the box's service, which the keep-alive bears as its name after that end."""
     keeper = min(processes, key=lambda each: (each.pid == 1, each.start_ticks, each.pid), default=None)
-    if keeper is None or SERVICE_EXITED not in keeper.command:
-        return None
-    return int(keeper.command.rpartition(SERVICE_EXITED)[2].split()[0])
+    told = re.search(rf"{SERVICE_EXITED}(\d+)$", keeper.command) if keeper else None
+    return int(told[1]) if told else None

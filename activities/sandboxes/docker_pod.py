@@ -15,8 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from activities.sandboxes import relay
-from activities.sandboxes.base import NetworkMode
-from activities.sandboxes.docker_labels import INSTALLATION, PART
+from activities.sandboxes.docker_labels import INSTALLATION, PART, POOL
 from activities.sandboxes.firewall import IPV6_RULES, host_addresses, ipv4_rules
 
 HOST_FOLDERS = ("/usr", "/lib", "/lib64", "/bin", "/sbin", "/etc/alternatives")
@@ -52,38 +51,19 @@ class PodHost:
     gateway_socket: Path
     python: Path
 
-    @property
-    def public_network(self) -> str:
-        return f"evolve-{self.installation_id[:8].lower()}-public"
-
-    def labels(self) -> dict[str, str]:
-        return {INSTALLATION: self.installation_id}
-
-    def network_of(self, mode: NetworkMode) -> str:
-        return {"no-network": "none", "public": self.public_network}[mode]
-
-    def network_config(self) -> dict[str, Any]:
-        """One bridge for all public boxes: their pods' firewalls part them, and the bridge itself too."""
-        return {
-            "Name": self.public_network,
-            "CheckDuplicate": True,
-            "EnableIPv6": False,
-            "Options": {"com.docker.network.bridge.enable_icc": "false"},
-            "Labels": {**self.labels(), PART: "network"},
-        }
-
-    def config(self, image: str, mode: NetworkMode) -> dict[str, Any]:
-        """The engine's create request of a pod, without its labels."""
+    def config(self, image: str, network: str, pool_id: str) -> dict[str, Any]:
+        """The engine's create request of a pod."""
         program = self.program_config()
         gateway = _bind(str(self.gateway_socket.parent), GATEWAY_FOLDER)
         return {
             "Image": image,
             "Entrypoint": ["/bin/sh", "-c", SCRIPT],
             "Env": [f"{key}={value}" for key, value in self._environment().items()],
+            "Labels": {INSTALLATION: self.installation_id, PART: "pod", POOL: pool_id},
             "Hostname": HOSTNAME,
             "HostConfig": program
             | {
-                "NetworkMode": self.network_of(mode),
+                "NetworkMode": network,
                 "Tmpfs": {"/run": ""},
                 "CapAdd": ["NET_ADMIN", "NET_RAW", "SETUID", "SETGID", "SETPCAP"],
                 "Mounts": [*program["Mounts"], gateway],

@@ -25,7 +25,8 @@ from aiodocker.exceptions import DockerError
 
 from activities.sandboxes.base import NetworkMode
 from activities.sandboxes.docker_images import DockerImages
-from activities.sandboxes.docker_labels import INSTALLATION, PART, POOL
+from activities.sandboxes.docker_labels import INSTALLATION, POOL
+from activities.sandboxes.docker_network import Networks
 from activities.sandboxes.docker_pod import PodHost, wait_until_ready
 from domain.errors import ProviderCreateFailure
 
@@ -63,6 +64,7 @@ class PodPool:
     """The pods of one process. The lock on its file says to others that the process lives."""
 
     def __init__(self, docker: Docker, host: PodHost, images: DockerImages, state_dir: Path) -> None:
+        self.networks = Networks(docker, host.installation_id, state_dir)
         self._docker = docker
         self._host = host
         self._images = images
@@ -89,8 +91,8 @@ class PodPool:
         return None
 
     async def _make(self, mode: NetworkMode) -> Pod:
-        config = self._host.config(await self._images.pod_image(), mode)
-        config["Labels"] = {**self._host.labels(), PART: "pod", POOL: self._id}
+        network = await self.networks.id_of(mode)
+        config = self._host.config(await self._images.pod_image(), network, self._id)
         name = f"evolve-pod-{self._id}-{uuid.uuid4().hex[:8]}"
         container = await self._docker.containers.create(config, name=name)
         await container.start()

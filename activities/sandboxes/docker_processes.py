@@ -11,6 +11,8 @@ OVER = ("Z", "X")
 # To read a command line the kernel waits for the process's memory lock, which forks hold: minutes each in
 # a fork bomb. So a box with more processes than this has only their short names told.
 MAX_COMMAND_LINES = 256
+# The box's init and what keeps it up: the oldest, and they do not fork.
+OWN_PROCESSES = 2
 
 
 def container_processes(init_pid: int) -> list[ProcessInfo]:
@@ -22,8 +24,11 @@ def container_processes(init_pid: int) -> list[ProcessInfo]:
         pids = _cgroup_procs(Path(f"/proc/{init_pid}/cgroup").read_text()).read_text().split()
     except FileNotFoundError as error:
         raise ProcessLookupError(f"process {init_pid} is over") from error
-    with_command = len(pids) <= MAX_COMMAND_LINES
-    found = [_read(Path("/proc") / pid, with_command=with_command) for pid in pids]
+    first, rest = (
+        (pids, []) if len(pids) <= MAX_COMMAND_LINES else (pids[:OWN_PROCESSES], pids[OWN_PROCESSES:])
+    )
+    found = [_read(Path("/proc") / pid, with_command=True) for pid in first]
+    found += [_read(Path("/proc") / pid, with_command=False) for pid in rest]
     return sorted((each for each in found if each), key=lambda each: each.pid)
 
 

@@ -11,7 +11,7 @@ import pytest_asyncio
 
 from activities.sandboxes.docker import DockerProvider
 from tests.activities.box_conformance import Bench, EndingProcesses, MakingBoxes, MovingFiles, RunningCommands
-from tests.activities.docker_bench import build_image, open_provider
+from tests.activities.docker_bench import build_image, close_provider, open_provider
 
 pytestmark = pytest.mark.docker
 
@@ -24,7 +24,7 @@ async def provider(
     provider = await open_provider(str(uuid.uuid4()), tmp_path_factory.mktemp("docker"))
     provider._is_root = request.param == "root"
     yield provider
-    await provider.close()
+    await close_provider(provider)
 
 
 @pytest_asyncio.fixture
