@@ -17,6 +17,9 @@ install: $(VENV)/.installed ## make .venv from the hashed lock, with uv bootstra
 lock: $(VENV)/.installed ## resolve requirements.lock anew
 	$(BIN)/uv pip compile pyproject.toml --extra server --group dev --universal --generate-hashes --no-emit-index-url --no-header -q -o requirements.lock
 
+quickstart: install ## start the platform on this machine and run the example tasks
+	@$(BIN)/evolve quickstart
+
 lint: install ## ruff
 	$(BIN)/ruff check . && $(BIN)/ruff format --check .
 
@@ -32,7 +35,7 @@ harbor-peer: install ## an interpreter that can import `harbor`, which judges ou
 test: install ## everything that CI runs
 	$(BIN)/pytest
 
-.PHONY: help install lock lint types setup-docker harbor-peer test
+.PHONY: help install quickstart lock lint types setup-docker harbor-peer test
 
 migration: install ## write a migration from the tables: make migration M="why"
 	$(BIN)/python -m tests.make_migration "$(M)"

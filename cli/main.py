@@ -39,6 +39,7 @@ MOUNTS = (
     Mount("trial", "cli.trials:app", "One trial's record, trace and files.", WORK),
     Mount("dataset", "cli.datasets:app", "The catalog, and publishing to it.", WORK),
     Mount("auth", "cli.auth:app", "Who the server takes you for.", WORK),
+    Mount("quickstart", "cli.quickstart:quickstart", "Start it, and run the example tasks.", STACK),
     Mount("up", "cli.stack_commands:up", "Start the whole platform on this machine.", STACK),
     Mount("down", "cli.stack_commands:down", "Stop it; running boxes go on and are followed again.", STACK),
     Mount("status", "cli.stack_commands:status", "List its processes, their health and logs.", STACK),

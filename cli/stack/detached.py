@@ -42,7 +42,7 @@ class Reporter:
         try:
             yield
         except EvolveError as error:
-            self._write(FAILED + " ".join(error.message.split()))
+            self._write(f"{FAILED}{error.code} {' '.join(error.message.split())}")
             raise
         finally:
             self._close()
@@ -102,7 +102,8 @@ def _await_report(reading: int, home: Home, told: Callable[[str], None]) -> None
             if line == READY:
                 return
             if line.startswith(FAILED):
-                raise StackError(line.removeprefix(FAILED))
+                code, _, message = line.removeprefix(FAILED).partition(" ")
+                raise StackError(message, code=code)
             told(line)
     log = home.log(SUPERVISOR)
     raise StackError(f"the supervisor ended without a word; the end of {log}: {tail(log)}")

@@ -121,7 +121,7 @@ class EmbeddedTemporal:
         ]
         where = ("--ip", HOST, "--port", str(self.ports.temporal), "--ui-port", str(self.ports.temporal_ui))
         kept = ("--db-filename", self.home.temporal_db.name, "--namespace", config.namespace.name)
-        return (*where, *kept, "--log-level", "warn", "--log-format", "json", *config.flags, *repeated)
+        return (*where, *kept, "--log-level", "error", "--log-format", "json", *config.flags, *repeated)
 
     async def _is_ready(self, _pid: int) -> bool:
         return await is_healthy(self.ports)

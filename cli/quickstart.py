@@ -1,0 +1,106 @@
+"""`evolve quickstart`: the platform up, the example tasks published and run, the result as a table."""
+
+from __future__ import annotations
+
+import hashlib
+import sysconfig
+import time
+import uuid
+from pathlib import Path
+
+import typer
+
+from cli.cells import member, reward, trial_arm
+from cli.client import Client, path
+from cli.credentials import find_credentials
+from cli.errors import EXIT_FAILED, Refused
+from cli.output import say
+from cli.stack_commands import say_ready
+
+DATASET = "examples"
+CONFIG = "quickstart.yaml"
+# What each reference agent must earn on every example.
+EXPECTED = {"oracle": 1.0, "nop": 0.0}
+
+
+def quickstart() -> None:
+    """Start the platform, publish the example tasks, run them with `oracle` and `nop`, show the result.
+
+    Exit code 1 unless every task has 1.0 for oracle, its reference solution, and 0.0 for nop.
+    """
+    from cli.stack import detached
+
+    began = time.monotonic()
+    home, ports = detached.start(say)
+    examples = find_examples()
+    # This home's server, whatever the environment says of another.
+    with Client(find_credentials({"EVOLVE_HOME": str(home.path)})) as client:
+        version = _publish(client, examples)
+        job_id = _run(client, examples, version)
+        is_as_expected = _say_verdict(client, job_id)
+    say_ready(home, ports)
+    say(f"job          evolve job show {job_id}")
+    say(f"took         {time.monotonic() - began:.0f} s")
+    if not is_as_expected:
+        raise typer.Exit(EXIT_FAILED)
+
+
+def find_examples() -> Path:
+    """The examples of the source tree, or those that the wheel installed."""
+    source = Path(__file__).parents[1] / "examples"
+    return source if source.exists() else Path(sysconfig.get_path("data"), "share", "evolve", "examples")
+
+
+def _publish(client: Client, examples: Path) -> str:
+    """The version that holds these very files; published when there is none yet."""
+    from cli.publishing import follow_import, publish_directory, report_import
+
+    version = _content_label(examples)
+    if _is_published(client, version):
+        say(f"{DATASET}@{version} is published already")
+    else:
+        accepted = publish_directory(client, examples, name=DATASET, version=version, org=None)
+        report_import(client, follow_import(client, accepted, tell=say))
+    return version
+
+
+def _is_published(client: Client, version: str) -> bool:
+    from cli.publishing import read_version
+
+    try:
+        detail, _ = read_version(client, DATASET, version)
+    except Refused as error:
+        if error.status != 404:
+            raise
+        return False
+    return member(detail, "selected_version").get("state") == "READY"
+
+
+def _run(client: Client, examples: Path, version: str) -> str:
+    from cli.jobspec import read_config
+    from cli.watch import watch_job
+
+    body = {**read_config(examples / CONFIG), "datasets": [{"name": DATASET, "version": version}]}
+    job = client.post("/api/jobs", body, idempotency_key=str(uuid.uuid4()))
+    watch_job(client, str(job["id"]), as_json=False, quiet=False)
+    return str(job["id"])
+
+
+def _say_verdict(client: Client, job_id: str) -> bool:
+    """Whether every reward is as expected; each that is not is named."""
+    trials = list(client.pages(path("/api/jobs/{}/trials", job_id)))
+    wrong = [trial for trial in trials if trial.get("reward") != EXPECTED[trial_arm(trial)]]
+    for trial in wrong:
+        say(f"UNEXPECTED  {trial.get('task_name')}  {trial_arm(trial)}  {reward(trial.get('reward'))}")
+    if trials and not wrong:
+        say("every task has 1.0 for oracle and 0.0 for nop, as it must")
+    return bool(trials) and not wrong
+
+
+def _content_label(directory: Path) -> str:
+    """A version label that changes when a file does."""
+    digest = hashlib.sha256()
+    for file in sorted(entry for entry in directory.rglob("*") if entry.is_file()):
+        digest.update(f"{file.relative_to(directory)}\0{file.stat().st_mode & 0o111:o}\0".encode())
+        digest.update(hashlib.sha256(file.read_bytes()).digest())
+    return digest.hexdigest()[:12]
