@@ -44,7 +44,7 @@ def restarted(server: PostgresServer) -> Iterator[None]:
         _wait_ready(server.socket_dir, process)
         yield
     finally:
-        process.terminate()
+        process.send_signal(signal.SIGINT)  # fast: without waiting for clients to leave
         process.wait(30)
 
 
