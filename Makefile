@@ -9,7 +9,7 @@ help: ## print these targets
 $(VENV)/.installed: requirements.lock pyproject.toml
 	@test -x $(BIN)/uv || { python3 -m venv $(VENV) && $(BIN)/pip install -q uv; }
 	@$(BIN)/uv pip install -q --python $(BIN)/python --require-hashes -r requirements.lock
-	@$(BIN)/uv pip install -q --python $(BIN)/python --no-deps -e .
+	@$(BIN)/uv pip install -q --python $(BIN)/python --no-deps --no-build-isolation -e .
 	@touch $@
 
 install: $(VENV)/.installed ## make .venv from the hashed lock, with uv bootstrapped where it is missing
