@@ -15,6 +15,7 @@ from activities.sandboxes.base import Box, BoxListing, BoxSpec, BoxTag, ImageRef
 from activities.sandboxes.docker_box import BoxHost, open_box
 from activities.sandboxes.docker_box_config import box_config, remove_own_files, write_own_files
 from activities.sandboxes.docker_engine import DockerEngine, close_docker, creating, open_docker, using
+from activities.sandboxes.docker_files import EngineFiles
 from activities.sandboxes.docker_images import DockerImages
 from activities.sandboxes.docker_labels import BOX, INSTALLATION, PART, label_filter, tag_of
 from activities.sandboxes.docker_pod import PodHost
@@ -157,8 +158,10 @@ class DockerProvider:
                 return None
             raise
         try:
+            if not await EngineFiles(self._docker, container).exists("/bin/sh"):
+                raise ProviderCreateFailure(f"the image of {name} has no /bin/sh, which a box needs")
             return await self._start(container)
-        except DockerError:
+        except (DockerError, ProviderCreateFailure):
             await delete(container)
             await self._pool.release(pod_id, name)
             raise

@@ -69,7 +69,10 @@ class EngineFiles:
                 yield chunk
 
     async def is_folder(self, path: str) -> bool:
-        async with self._docker.session.head(self._url(), params={"path": f"{path}/."}) as response:
+        return await self.exists(f"{path}/.")
+
+    async def exists(self, path: str) -> bool:
+        async with self._docker.session.head(self._url(), params={"path": path}) as response:
             return response.status == 200
 
     async def _put(self, path: str, tar: bytes) -> bool:

@@ -84,7 +84,7 @@ class PodPool:
         return pod.id
 
     def _take_idle(self, mode: NetworkMode) -> Pod | None:
-        for pod in self._idle.values():
+        for pod in reversed(self._idle.values()):
             if pod.mode == mode and pod.is_as_at_first():
                 self._expiries.pop(pod.id).cancel()
                 return self._idle.pop(pod.id)
