@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import OrderedDict, defaultdict
 from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
@@ -12,7 +12,7 @@ from domain.jobs import JobPlan
 from domain.money import usd_of_nanos
 from domain.stats import GroupSums, JobTotals
 from domain.trials import wire_time
-from domain.vocabulary import JobListScope, JobVisibility, TrialStatus
+from domain.vocabulary import JobListScope, JobStatus, JobVisibility, TrialStatus
 from store.accounts import Caller
 from store.database import Database
 from store.pages import PageRequest, page
@@ -56,6 +56,10 @@ FROM tasks k JOIN trials t ON t.job_id = $1 AND t.source = k.source AND t.task_n
 GROUP BY k.source, k.task_name, k.first, t.status ORDER BY k.first
 """
 
+# Half a megabyte for a job of ten thousand trials.
+MAX_KEPT_JOBS = 64
+_ended: OrderedDict[tuple[str, int], list[Any]] = OrderedDict()
+
 LIST_CURSOR = (datetime, str)
 TASKS_CURSOR = (int,)
 
@@ -74,7 +78,7 @@ async def read_job(db: Database, caller: Caller, job_id: str, *, is_viewed: bool
     """The Job body with its lists of trial ids. `viewer` is told where `is_viewed`: on single reads."""
     row = await find_job(db, caller, job_id)
     groups = (await _groups_of(db, [job_id]))[job_id]
-    await _add_trial_ids(db, job_id, groups)
+    _add_trial_ids(groups, await _trial_ids(db, row))
     body = _wire(row, groups)
     if is_viewed:
         body["viewer"] = "creator" if row["owner_user_id"] == caller.user_id else "member"
@@ -127,11 +131,25 @@ async def _groups_of(db: Database, job_ids: Sequence[str]) -> dict[str, dict[str
     return groups
 
 
-async def _add_trial_ids(db: Database, job_id: str, groups: dict[str, Any]) -> None:
+async def _trial_ids(db: Database, job: Any) -> list[Any]:
+    """Ids of the job's trials by what came of them. Those of a job that has ended are kept: they stay."""
+    key = (job["id"], job["last_seq"])
+    if key in _ended:
+        _ended.move_to_end(key)
+        return _ended[key]
     pool = await db.pool()
+    rows = await pool.fetch(_TRIAL_IDS, job["id"])
+    if JobStatus(job["status"]).is_terminal:
+        _ended[key] = rows
+        if len(_ended) > MAX_KEPT_JOBS:
+            _ended.popitem(last=False)
+    return rows
+
+
+def _add_trial_ids(groups: dict[str, Any], rows: list[Any]) -> None:
     for group in groups.values():
         group.update({"reward_stats": {}, "exception_stats": {}})
-    for row in await pool.fetch(_TRIAL_IDS, job_id):
+    for row in rows:
         group, ids = groups[row["evals_key"]], row["ids"].split(",")
         for key, value in (row["rewards"] or {}).items():
             # As Python and Harbor write floats in a JSON object's key: `1.0`, `0.5`.
