@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 from fastapi import APIRouter, Request, Response
 
 from api.answers import json_answer, no_content
@@ -12,6 +14,8 @@ from api.multipart import Form, read_form
 from api.platform import CallerDep, Platform, PlatformDep
 from api.queries import comma_words, json_body, page_request
 from domain.errors import ApiError
+from domain.preflight import PreflightRequest, preflight
+from domain.requests import parse_request
 from domain.vocabulary import ImportStatus
 from store import dataset_reads, publish
 from store.accounts import Caller
@@ -45,6 +49,13 @@ async def publish_dataset(request: Request, platform: PlatformDep, caller: Calle
         import_id = await _receive(platform, caller, form)
     platform.outbox.wake()
     return json_answer(await dataset_reads.read_import(platform.db, caller, import_id), 202)
+
+
+@router.post("/api/datasets/preflight")
+async def judge(request: Request, caller: CallerDep) -> Response:
+    """What a publish of these task.toml files would be refused for; writes nothing."""
+    body = parse_request(PreflightRequest, await json_body(request))
+    return json_answer(await asyncio.to_thread(preflight, body))
 
 
 @router.get("/api/datasets/imports")

@@ -338,3 +338,21 @@ async def test_a_package_that_is_gone_or_damaged_is_not_promised(api: Api):
     await api.blobs.put("p", b"abc")
     answer = await api.http.get("/api/datasets/demo/download")
     assert answer.json()["error"]["code"] == "package_corrupt"
+
+
+async def test_the_published_client_has_tasks_judged_before_it_uploads(api: Api, tmp_path: Path):
+    files = {"two/task.toml": '[environment]\nnetwork_mode = "allowlist"\nallowed_hosts = ["a.b"]\n'}
+    root = corpus(tmp_path, **files, **{"one/task.toml": 'schema_version = "1.3"\n'})
+    verdict = await api.published().datasets.preflight(directory=root)
+    assert (verdict.tasks_total, verdict.tasks_ok, verdict.tasks_refused) == (2, 1, 1)
+    one, two = verdict.tasks
+    assert one.ok
+    assert one.providers["local"].ok
+    assert not two.ok
+    assert "network_mode" in two.reason
+    read_only = await api.http.post(
+        "/api/datasets/preflight",
+        json={"tasks": [{"name": "a", "task_toml": "x = ["}]},
+        headers=api.headers(api.read_only_key),
+    )
+    assert read_only.json()["tasks_refused"] == 1
