@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from activities.sandboxes import cgroups, relay
-from activities.sandboxes.base import ProcessKey
+from activities.sandboxes.base import PIDS_LIMIT, ProcessKey
 from activities.sandboxes.local_host import LocalHost, firewall_command, firewall_input
 from activities.sandboxes.local_mounts import Root, box_options, user_namespaces
 from activities.sandboxes.local_record import BoxDirectory
@@ -30,7 +30,7 @@ from domain.errors import ProviderCreateFailure
 
 READY_SEC = 30.0
 POLL_SEC = 0.003
-NPROC_AS_USER = 2048
+
 # Writes its own pid where a successor finds it, then lets go of the box's lock: see local_record.
 _LAUNCH = 'read -r line </proc/self/stat; echo "$line" >"$1"; shift; exec 9<&-; exec "$@"'
 _JOIN = 'while [ "$1" != -- ]; do echo 0 >"$1" || exit 70; shift; done; shift; exec "$@"'
@@ -219,7 +219,7 @@ def limit_command(host: LocalHost, name: str, ceilings: Ceilings) -> list[str]:
     """The start of a command line whose program is held to the box's ceilings."""
     if host.is_root:
         return [host.program("sh"), "-c", _JOIN, "join", *cgroups.entry_files(name), "--"]
-    limits = [f"--nproc={NPROC_AS_USER}"]
+    limits = [f"--nproc={PIDS_LIMIT}"]
     if ceilings.memory_mb:
         limits.append(f"--data={ceilings.memory_mb * 1024 * 1024}")
     if ceilings.storage_mb:

@@ -8,18 +8,27 @@
 
 python=$1 relay=$2 socket=$3 layers=$4 disk=$5
 shift 5
+start_relay() {
+    setpriv --no-new-privs --bounding-set=-all --inh-caps=-all "$python" -I -S "$relay" "$socket" </dev/null &
+}
+start_relay # first: it takes longest, and needs nothing of what follows until it is spoken to
+
 [ -z "$disk" ] || mount -t ext4 -o loop,nosuid,nodev,noatime "$disk" "$layers" || exit
 for frozen in "$@"; do
     mount -o bind,ro "$frozen" "$frozen" || exit
 done
 mkdir -p "$layers/root" "$layers/usr" "$layers/dpkg" \
     "$layers/root.work" "$layers/usr.work" "$layers/dpkg.work" || exit
-"$python" -I -S -c '
+if command -v ip >/dev/null; then
+    ip link set lo up || exit
+else
+    "$python" -I -S -c '
 import fcntl, socket, struct
 with socket.socket() as any_socket:
     request = struct.pack("16sH14x", b"lo", 0x49)  # IFF_UP | IFF_LOOPBACK | IFF_RUNNING
     fcntl.ioctl(any_socket, 0x8914, request)  # SIOCSIFFLAGS
 ' || exit
+fi
 rules=$(cat)
 if [ -n "$rules" ]; then
     printf '%s\n' "${rules%%# ipv6*}" | iptables-restore || exit
@@ -28,6 +37,7 @@ fi
 exec </dev/null
 echo up
 while :; do
-    setpriv --no-new-privs --bounding-set=-all --inh-caps=-all "$python" -I -S "$relay" "$socket"
+    wait $!
     sleep 0.2
+    start_relay
 done

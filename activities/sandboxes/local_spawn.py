@@ -19,6 +19,7 @@ from activities.sandboxes.base import ProcessKey, RunResult
 # What our own programs find by name; a box's own environment never reaches a program of the host.
 HOST_PATH = "/usr/sbin:/usr/bin:/sbin:/bin"
 _HIGH_FD = 200
+_DEFAULT_SIGNALS = signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}
 KILL_SEC = 30.0
 
 
@@ -28,7 +29,15 @@ def spawn(argv: Sequence[str], fds: Mapping[int, int]) -> int:
     try:
         actions: list[tuple[int, ...]] = [(os.POSIX_SPAWN_CLOSE, fd) for fd in _inheritable()]
         actions += [(os.POSIX_SPAWN_DUP2, fd, number) for number, fd in high.items()]
-        return os.posix_spawn(argv[0], list(argv), {"PATH": HOST_PATH}, file_actions=actions, setsid=True)
+        return os.posix_spawn(
+            argv[0],
+            list(argv),
+            {"PATH": HOST_PATH},
+            file_actions=actions,
+            setsid=True,
+            setsigmask=(),
+            setsigdef=_DEFAULT_SIGNALS,  # Python ignores PIPE and XFSZ, which children would inherit
+        )
     finally:
         for fd in high.values():
             os.close(fd)

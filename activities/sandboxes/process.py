@@ -81,15 +81,23 @@ def shell_exports(env: Mapping[str, str]) -> bytes:
 
 
 # $1 the run directory, $2 where its files were put, the rest for the runner. mkdir is the once-only
-# guard; what another start put beside it goes away, secrets with it.
+# guard; what other starts put beside it goes away, secrets with it. Two setsids, because the second one,
+# called by a leader, forks: what a shell starts with `&` ignores INT and QUIT for good.
 _LAUNCH = """
 umask 077
 dir=$1 staged=$2
 shift 2
 mkdir -p "$dir" || exit
-if mkdir "$dir/claim" 2>/dev/null; then
-    mv "$staged"/* "$dir" || exit
-    $(command -v setsid) sh "$dir/runner.sh" "$dir" "$@" </dev/null >/dev/null 2>&1 &
+if ! mkdir "$dir/claim" 2>/dev/null; then
+    rm -rf "$staged"
+    exit
+fi
+mv "$staged"/* "$dir" || exit
+exec </dev/null >/dev/null 2>&1
+if command -v setsid; then
+    setsid setsid sh "$dir/runner.sh" "$dir" "$@"
+else
+    sh "$dir/runner.sh" "$dir" "$@" &
 fi
 rm -rf "$dir".*
 """
@@ -105,6 +113,7 @@ async def start(box: Box, spec: ProcessSpec) -> None:
     await box.put_tar(staged, _staged_files(spec))
     limit = 0 if spec.deadline_sec is None else max(1, math.ceil(spec.deadline_sec))
     options = [str(limit), str(math.ceil(spec.grace_sec)), spec.user or "0", spec.cwd or box.workdir]
+    options.append(f"evolve-end-{uuid.uuid4().hex}")
     launched = await box.run(["sh", "-c", _LAUNCH, "launch", run_dir, staged, *options, *spec.argv], cwd="/")
     if launched.exit_code != 0:
         told = launched.stderr.decode(errors="replace").strip()
@@ -152,49 +161,60 @@ async def status(box: Box, name: str) -> Running | ExitStatus | None:
 async def follow(box: Box, name: str, offsets: Mapping[str, int]) -> AsyncIterator[Chunk | ExitStatus]:
     """All output from `offsets` on (absent is 0) as it comes, and at last the `ExitStatus`.
 
-    Raises `ExecChdirFailure` or `TaskError` when the working directory or the user does not exist, and
-    what `Box` raises when the box is gone. A stream that its own command made shorter (`>/dev/stderr`
-    does) is followed on from its new beginning, under offsets that still only grow.
+    The output is what was written until the command ended; what it left running may say more. Raises
+    `ExecChdirFailure` or `TaskError` when the working directory or the user does not exist, and what
+    `Box` raises when the box is gone.
     """
-    place = _Place(offsets)
+    streams = [_Reader(stream, offsets.get(stream, 0)) for stream in STREAMS]
     clock = asyncio.get_running_loop().time
-    began, pause = clock(), FIRST_POLL_SEC
+    waiting_since, pause = clock(), FIRST_POLL_SEC
     while True:
-        snapshot = await look(box, _run_dir(name), place.at, MAX_CHUNK_BYTES)
-        chunks = place.take(snapshot) if snapshot else []
+        at: dict[Stream, int] = {each.stream: each.at for each in streams}
+        snapshot = await look(box, _run_dir(name), at, MAX_CHUNK_BYTES)
+        end = snapshot.end(name) if snapshot else None
+        if snapshot and snapshot.was_started and not end:
+            waiting_since = clock()
+        is_late = clock() - waiting_since > BACKSTOP_SEC
+        is_last = is_late or (end is not None and end.was_killed)
+        chunks = [chunk for each in streams if snapshot and (chunk := each.take(snapshot, is_last=is_last))]
         for chunk in chunks:
             yield chunk
-        if snapshot and place.is_behind(snapshot):
+        if snapshot and any(each.is_behind(snapshot) for each in streams):
             continue
-        end = snapshot.end(name) if snapshot else None
-        if not end and not (snapshot and snapshot.was_started) and clock() - began > BACKSTOP_SEC:
-            end = ExitStatus(None, False, True, None, None)
-        if end:
-            yield end
+        if is_last or (end and all(each.is_over for each in streams)):
+            yield end or ExitStatus(None, False, True, None, None)
             return
-        pause = max(FIRST_POLL_SEC, pause / 2) if chunks else min(SLOWEST_POLL_SEC, pause * 1.5)
+        pause = max(FIRST_POLL_SEC, pause / 2) if chunks or end else min(SLOWEST_POLL_SEC, pause * 1.5)
         await asyncio.sleep(pause)
 
 
-class _Place:
-    """Where a reader stands: `at` in the files, plus what was cut off before as `_shift`."""
+class _Reader:
+    """One stream, read up to the mark that the runner sets behind the command's output."""
 
-    def __init__(self, offsets: Mapping[str, int]) -> None:
-        self.at: dict[Stream, int] = {stream: offsets.get(stream, 0) for stream in STREAMS}
-        self._shift: dict[Stream, int] = dict.fromkeys(STREAMS, 0)
+    def __init__(self, stream: Stream, at: int) -> None:
+        self.stream: Stream = stream
+        self.at = at
+        self.is_over = False
+        self._read_to = at
 
-    def take(self, snapshot: Snapshot) -> list[Chunk]:
-        """The new bytes, and the place after them."""
-        chunks: list[Chunk] = []
-        for stream in STREAMS:
-            if snapshot.sizes[stream] < self.at[stream]:
-                self._shift[stream] += self.at[stream]
-                self.at[stream] = 0
-            elif data := snapshot.data[stream]:
-                chunks.append(Chunk(stream, self.at[stream] + self._shift[stream], data))
-                self.at[stream] += len(data)
-        return chunks
+    def take(self, snapshot: Snapshot, *, is_last: bool) -> Chunk | None:
+        """The new bytes. What may be the beginning of the mark is left for the next time."""
+        data = b"" if self.is_over else snapshot.data[self.stream]
+        self._read_to = self.at + len(data)
+        mark = snapshot.facts.mark if snapshot.facts else b"\0"
+        found = data.find(mark)
+        if found >= 0:
+            self.is_over = True
+            data = data[:found]
+        elif not is_last:
+            held = next((n for n in range(len(mark) - 1, 0, -1) if data.endswith(mark[:n])), 0)
+            data = data[: len(data) - held]
+        if not data:
+            return None
+        chunk = Chunk(self.stream, self.at, data)
+        self.at += len(data)
+        return chunk
 
     def is_behind(self, snapshot: Snapshot) -> bool:
-        """Whether the files held more than was taken."""
-        return any(self.at[stream] < snapshot.sizes[stream] for stream in STREAMS)
+        """Whether the file held more than was read."""
+        return not self.is_over and self._read_to < snapshot.sizes[self.stream]

@@ -105,7 +105,10 @@ class ReadsFilesFromOutside(Protocol):
 
 @dataclass(frozen=True)
 class Facts:
-    """The line that the runner writes when the command starts; times in seconds of the box's uptime."""
+    """The line that the runner writes when the command starts; times in seconds of the box's uptime.
+
+    `mark` is what stands in each stream where the command has ended.
+    """
 
     pid: str
     pid_start: str
@@ -114,13 +117,16 @@ class Facts:
     started: float
     limit_sec: int
     grace_sec: int
+    mark: bytes
 
     @staticmethod
     def parse(line: bytes) -> Facts | None:
         words = line.decode().split()
-        if len(words) != 7:
+        if len(words) != 8:
             return None
-        return Facts(*words[:4], started=float(words[4]), limit_sec=int(words[5]), grace_sec=int(words[6]))
+        pid, pid_start, runner, runner_start, started, limit, grace, mark = words
+        times = (float(started), int(limit), int(grace))
+        return Facts(pid, pid_start, runner, runner_start, *times, b"\0\1" + mark.encode())
 
     def lives(self, stat: bytes, runner_stat: bytes) -> bool:
         """Whether the command or its runner still runs, by the lines of their /proc/PID/stat."""

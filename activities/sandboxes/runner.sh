@@ -1,8 +1,8 @@
-# The detached runner: sh runner.sh DIR LIMIT_SEC GRACE_SEC USER CWD cmd...
+# The detached runner: sh runner.sh DIR LIMIT_SEC GRACE_SEC USER CWD MARK cmd...
 #
 # Writes in DIR (root's, 0700), each by one write:
-#   pid       "pid start runner_pid runner_start started_uptime limit_sec grace_sec"
-#   out, err  the command's output, opened here so that the command cannot replace them
+#   pid       "pid start runner_pid runner_start started_uptime limit_sec grace_sec mark"
+#   out, err  the command's output, and MARK where it ended: services that it left may write on
 #   deadline  made when the limit is reached
 #   rc        "code why finished_uptime", why is one of exit, deadline, chdir, user; after `deadline`
 #             it is written only when the sweep is done
@@ -10,8 +10,8 @@
 # pids are used up a fork fails, and a shell whose fork fails dies.
 
 umask 077
-dir=$1 limit=$2 grace=$3 user=$4 cwd=$5
-shift 5
+dir=$1 limit=$2 grace=$3 user=$4 cwd=$5 mark=$6
+shift 6
 # Signals to our group are the command's; a handler, unlike "ignore", is not inherited by it.
 trap : TERM HUP INT
 
@@ -118,10 +118,22 @@ find_switch() {
     fi
 } >/dev/null 2>&1
 
+# The command writes to pipes, because a script that says `>/dev/stderr` would cut a file off. What comes
+# is put into the files by a cat that is started again when it is killed, until all writers are gone.
+collect() {
+    exec 3<"$dir/$1.pipe" 5<&- 6<&- </dev/null
+    trap '' TERM HUP INT
+    while :; do
+        cat <&3 >>"$dir/$1" 2>/dev/null
+        code=$?
+        [ "$code" -eq 0 ] && exit
+        [ "$code" -lt 128 ] && exec cat <&3 >/dev/null # the disk is full; nobody is to wait for it
+    done
+}
+
 finish() {
     read -r finished _ </proc/uptime
     echo "$1 $2 $finished" >"$dir/rc"
-    exit
 }
 
 read -r runner _ </proc/self/stat
@@ -129,15 +141,23 @@ stat_of "$runner"
 runner_start=$start
 snapshot
 read -r started _ </proc/uptime
-cd -- "$cwd" 2>/dev/null || finish 97 chdir
-find_user "$user" 2>/dev/null && find_switch || finish 98 user
+cd -- "$cwd" 2>/dev/null || { finish 97 chdir; exit; }
+find_user "$user" 2>/dev/null && find_switch || { finish 98 user; exit; }
 session=$(command -v setsid)
 input=/dev/null
 [ -f "$dir/in" ] && input=$dir/in
+mkfifo "$dir/out.pipe" "$dir/err.pipe"
+exec 5<>"$dir/out.pipe" 6<>"$dir/err.pipe"
 : >>"$dir/out" >>"$dir/err"
-[ "$uid" = 0 ] || chown "$uid" "$dir/out" "$dir/err" # a `>/dev/stderr` opens it anew
+# Who opens /dev/stdin or /dev/stderr opens these anew.
+if [ "$uid" != 0 ]; then
+    chown "$uid" "$dir/out.pipe" "$dir/err.pipe"
+    [ "$input" = /dev/null ] || chown "$uid" "$input"
+fi
+collect out &
+collect err &
 if [ "$limit" -gt 0 ]; then
-    watch_limit &
+    watch_limit 5<&- 6<&- &
     watcher=$!
 fi
 
@@ -145,14 +165,14 @@ fi
 (
     read -r pid _ </proc/self/stat
     stat_of "$pid"
-    echo "$pid $start $runner $runner_start $started $limit $grace" >"$dir/pid"
+    echo "$pid $start $runner $runner_start $started $limit $grace $mark" >"$dir/pid"
     HOME=$home
     export HOME
     . "$dir/env"
     : >"$dir/env"
     umask 022
     eval exec "$session" "$switch" '"$@"'
-) <"$input" >>"$dir/out" 2>>"$dir/err"
+) <"$input" >"$dir/out.pipe" 2>"$dir/err.pipe" 5<&- 6<&-
 code=$?
 
 why=exit
@@ -162,3 +182,9 @@ if [ "$limit" -gt 0 ]; then
     [ -e "$dir/deadline" ] && why=deadline
 fi
 finish "$code" "$why"
+if [ "$why" = deadline ]; then # the sweep ended these too
+    collect out &
+    collect err &
+fi
+printf '\000\001%s' "$mark" >&5
+printf '\000\001%s' "$mark" >&6

@@ -46,7 +46,7 @@ def make_gateway_folder(state_dir: Path) -> None:
 
 
 def leftovers(state_dir: Path) -> list[str]:
-    """Processes, mounts, loop devices and control groups of boxes below `state_dir`."""
+    """Processes, mounts and loop devices of boxes below `state_dir`."""
     names = [each.name for kind in ("boxes", "builds/boxes") for each in _entries(state_dir / kind)]
     left = [f"directory {name}" for name in names]
     own = os.getpid()
@@ -56,8 +56,19 @@ def leftovers(state_dir: Path) -> list[str]:
     for backing in Path("/sys/block").glob("loop*/loop/backing_file"):
         if str(state_dir) in _text(backing):
             left.append(f"loop device {backing}")
-    left += [f"control group {each}" for each in Path("/sys/fs/cgroup").glob("**/evolve/evolve-*")]
     return left
+
+
+async def clean(bench: Bench) -> None:
+    """End the boxes of one test; their control groups are gone then."""
+    await bench.clean()
+    assert not [name for name in bench.made if has_groups(name)]
+    bench.made.clear()
+
+
+def has_groups(name: str) -> bool:
+    trees = [Path("/sys/fs/cgroup"), *_entries(Path("/sys/fs/cgroup"))]
+    return any((tree / "evolve" / name).exists() for tree in trees)
 
 
 def _is_of(process: Path, state_dir: str) -> bool:

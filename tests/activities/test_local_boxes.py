@@ -29,7 +29,7 @@ from tests.activities.box_conformance import (
     relay_answer,
     sh,
 )
-from tests.activities.local_bench import IS_ROOT, leftovers, local_bench
+from tests.activities.local_bench import IS_ROOT, clean, leftovers, local_bench
 from tests.waiting import eventually
 
 
@@ -42,8 +42,7 @@ async def shared(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Benc
 @pytest_asyncio.fixture
 async def bench(shared: Bench) -> AsyncIterator[Bench]:
     yield shared
-    await shared.clean()
-    shared.made.clear()
+    await clean(shared)
 
 
 async def until_dead(box: Box) -> None:
