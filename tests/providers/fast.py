@@ -6,6 +6,9 @@ outlives the worker that made it, as a real one does.
 
 What a "command" does is written in the task: `solution/solve.sh` and `tests/test.sh` are lists of the
 words `reward X`, `reward-if-solved X`, `exit N`, `print TEXT`, `solve`, one a line (other lines are ignored).
+
+The barriers are `build`, `create` (before a box is made), `boot` (it is made), `install`, `agent`,
+`verifier` and `persist`. A task with a word in `environment/barrier` is also held by `NAME.WORD`.
 """
 
 from __future__ import annotations
@@ -39,7 +42,10 @@ from tests.waiting import eventually
 
 
 class Barriers:
-    """`hold(name)` makes whoever reaches the barrier wait; `reached(name)` tells that somebody did."""
+    """`hold(name)` makes whoever reaches the barrier wait; `reached(name)` tells that somebody did.
+
+    A barrier is crossed under a name and the task's word (see above): either of the two holds it.
+    """
 
     def __init__(self, root: Path) -> None:
         self._root = root
@@ -54,14 +60,18 @@ class Barriers:
     def reached(self, name: str) -> bool:
         return (self._root / f"{name}.reached").exists()
 
-    def is_held(self, name: str) -> bool:
-        held = (self._root / f"{name}.hold").exists()
-        if held:
-            (self._root / f"{name}.reached").touch()
-        return held
+    def forget(self, name: str) -> None:
+        """As if nobody had reached it yet."""
+        (self._root / f"{name}.reached").unlink(missing_ok=True)
 
-    async def cross(self, name: str) -> None:
-        await eventually(lambda: not self.is_held(name))
+    def is_held(self, name: str, word: str = "") -> bool:
+        held = [each for each in (name, f"{name}.{word}") if (self._root / f"{each}.hold").exists()]
+        for each in held:
+            (self._root / f"{each}.reached").touch()
+        return bool(held)
+
+    async def cross(self, name: str, word: str = "") -> None:
+        await eventually(lambda: not self.is_held(name, word))
 
 
 class FastBox:
@@ -78,6 +88,10 @@ class FastBox:
     @property
     def workdir(self) -> str:
         return "/app"
+
+    @property
+    def _word(self) -> str:
+        return _text(self._root / "barrier")
 
     def _at(self, path: str) -> Path:
         if not self._root.exists():
@@ -144,7 +158,7 @@ class FastBox:
         path = self._at(each.path)
         run = path.parent
         is_running = (run / "started").exists() and not (run / "rc").exists()
-        if is_running and not self._barriers.is_held(run.name):
+        if is_running and not self._barriers.is_held(run.name, self._word):
             self._finish(run)
         if path.name == "runner.sh" and (run / "started").exists():
             return FileState(0, b"")
@@ -163,7 +177,7 @@ class FastBox:
 
     async def put_tar(self, path: str, tar: bytes) -> None:
         if path == "/solution":
-            await self._barriers.cross("install")
+            await self._barriers.cross("install", self._word)
         target = self._at(path)
         target.mkdir(parents=True, exist_ok=True)
         with tarfile.open(fileobj=io.BytesIO(tar)) as packed:
@@ -203,15 +217,19 @@ class FastProvider:
         self.barriers = Barriers(root / "barriers")
 
     async def ensure_image(self, request: ImageRequest) -> ImageRef:
-        await self.barriers.cross("build")
-        return ImageRef(id=request.context_digest, handle=request.context_digest)
+        word = _text(request.context_dir / "barrier")
+        await self.barriers.cross("build", word)
+        return ImageRef(id=request.context_digest, handle=word)
 
     async def create(self, spec: BoxSpec) -> Box:
+        word = spec.image.handle
+        await self.barriers.cross("create", word)
         root = self._boxes / spec.tag.name
         root.mkdir(exist_ok=True)
+        (root / "barrier").write_text(word)
         (root / "tag.json").write_text(json.dumps(asdict(spec.tag)))
         (root / "fs").mkdir(exist_ok=True)
-        await self.barriers.cross("boot")
+        await self.barriers.cross("boot", word)
         return FastBox(root, self.barriers)
 
     async def attach(self, box_id: str) -> Box:
@@ -224,7 +242,7 @@ class FastProvider:
         return [BoxListing(tag.name, tag, True) for tag in tags if tag.installation_id == installation_id]
 
     async def destroy(self, box_id: str) -> None:
-        await self.barriers.cross("persist")
+        await self.barriers.cross("persist", _text(self._boxes / box_id / "barrier"))
         gone = self._boxes / f".{box_id}.{os.getpid()}"
         try:
             (self._boxes / box_id).rename(gone)
@@ -234,6 +252,10 @@ class FastProvider:
 
     async def close(self) -> None:
         return
+
+
+def _text(path: Path) -> str:
+    return path.read_text().strip() if path.exists() else ""
 
 
 def make_provider(settings: WorkerSettings, installation_id: str) -> FastProvider:
