@@ -60,6 +60,8 @@ class OpenBox:
             await enter(self._hands, attempt, AttemptPhase.BOOT)
             box = await self._boot(context, provider, image)
             booted_at = windows.close("environment_setup", started_at)
+            windows.members["sandbox_provider"] = attempt.provider
+            windows.members["verifier_environment_mode"] = context.task.verifier_mode
             windows.members["x_image"] = {"id": image.id, "base_image_replaced": image.base_image_replaced}
             change = PhaseChange(members=windows.members, sandbox_id=box.box_id)
             await enter(self._hands, attempt, AttemptPhase.INSTALL, change)

@@ -12,7 +12,14 @@ from workflows.job import JobWorkflow
 from workflows.trial import TrialWorkflow
 
 # Our models are passed through: re-executing them for each workflow costs ten times its run.
-PASSED_THROUGH = ("domain", "activities.signatures", "workflows.names", "workflows.options", "pydantic")
+PASSED_THROUGH = (
+    "domain",
+    "activities.signatures",
+    "workflows.inputs",
+    "workflows.names",
+    "workflows.options",
+    "pydantic",
+)
 
 
 def workflow_side(queue: str = names.QUEUE) -> WorkflowSide:

@@ -53,6 +53,10 @@ async def _prepare_connection(connection: Any) -> None:
     await connection.set_type_codec("jsonb", encoder=encode_json, decoder=from_json, schema="pg_catalog")
 
 
+async def _leave_as_is(connection: Any) -> None:
+    """No reset between borrowers: nobody here changes a session's state but within a transaction."""
+
+
 class Database:
     """Connections to one Postgres. `url` is a libpq URL: `postgresql://user:password@/db?host=/socket/dir`."""
 
@@ -80,7 +84,11 @@ class Database:
         async with self._pool_lock:
             if self._pool is None:
                 self._pool = await asyncpg.create_pool(
-                    self.url, min_size=POOL_MIN, max_size=POOL_MAX, init=_prepare_connection
+                    self.url,
+                    min_size=POOL_MIN,
+                    max_size=POOL_MAX,
+                    init=_prepare_connection,
+                    reset=_leave_as_is,
                 )
             return self._pool
 

@@ -12,28 +12,33 @@ CHANNEL = "job_events"
 """NOTIFY channel; the payload is the job id."""
 
 
+_LOCK = "SELECT last_seq FROM jobs WHERE id = $1 FOR UPDATE"
+_APPEND = """
+WITH fresh AS (
+  SELECT e.key, e.type, e.payload, row_number() OVER (ORDER BY e.n) AS n
+  FROM unnest($2::text[], $3::text[], $4::jsonb[]) WITH ORDINALITY AS e (key, type, payload, n)
+  WHERE NOT EXISTS (SELECT FROM job_events known WHERE known.job_id = $1 AND known.key = e.key)
+), added AS (
+  INSERT INTO job_events (job_id, seq, key, type, payload, at)
+  SELECT $1, $5 + n, key, type, payload, now() FROM fresh
+), counted AS (
+  UPDATE jobs SET last_seq = $5 + (SELECT count(*) FROM fresh) WHERE id = $1
+)
+SELECT pg_notify($6, $1) WHERE EXISTS (SELECT FROM fresh)
+"""
+
+
 async def append_events(connection: Any, job_id: str, events: Sequence[NewEvent]) -> None:
     """Number and store the events whose keys the job does not have yet; wakes the streams at commit.
 
-    Must run in a transaction. Locks the job's row: sequence order is commit order.
+    Must run in a transaction. Locks the job's row first, in a statement of its own, so that the second
+    sees all that earlier holders of the lock wrote: sequence order is commit order.
     """
-    last = await connection.fetchval("SELECT last_seq FROM jobs WHERE id = $1 FOR UPDATE", job_id)
+    last = await connection.fetchval(_LOCK, job_id)
     if last is None or not events:
         return
-    known = await connection.fetch(
-        "SELECT key FROM job_events WHERE job_id = $1 AND key = ANY($2)", job_id, [e.key for e in events]
-    )
-    seen = {row["key"] for row in known}
-    fresh = [event for event in events if event.key not in seen]
-    if not fresh:
-        return
-    rows = [(job_id, last + n, e.key, e.type.value, e.data) for n, e in enumerate(fresh, start=1)]
-    await connection.executemany(
-        "INSERT INTO job_events (job_id, seq, key, type, payload, at) VALUES ($1, $2, $3, $4, $5, now())",
-        rows,
-    )
-    await connection.execute("UPDATE jobs SET last_seq = $2 WHERE id = $1", job_id, last + len(fresh))
-    await connection.execute("SELECT pg_notify($1, $2)", CHANNEL, job_id)
+    keys, types, payloads = zip(*((e.key, e.type.value, e.data) for e in events), strict=True)
+    await connection.execute(_APPEND, job_id, keys, types, payloads, last, CHANNEL)
 
 
 async def read_events(db: Database, job_id: str, after_seq: int, limit: int) -> list[Any]:

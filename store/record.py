@@ -59,6 +59,8 @@ def exception_info(exception: tuple[str, str] | None, at: datetime) -> dict[str,
 async def enter_phase(db: Database, fence: Fence, change: PhaseChange | None = None) -> bool:
     """Take the fence for a phase and record what changes; False when the trial is settled or deleted."""
     change = change or PhaseChange()
+    if change.status is None and change.event is None:
+        return await _enter_quietly(db, fence, change)
     async with db.transaction() as connection:
         row = await lock_trial(connection, fence)
         if row is None or is_settled(row):
@@ -75,6 +77,35 @@ async def enter_phase(db: Database, fence: Fence, change: PhaseChange | None = N
             await move_status(connection, row, change.status)
         if change.event is not None:
             await append_events(connection, fence.job_id, [change.event])
+    return True
+
+
+_ENTER = """
+UPDATE trials SET fence_phase = $3, fence_try = $4, phase = $5, result = result || $6,
+  sandbox_id = coalesce($7, sandbox_id)
+WHERE id = $1 AND (attempt_number, fence_phase, fence_try) <= ($2::int, $3::int, $4::int)
+  AND finished_at IS NULL
+RETURNING 1
+"""
+
+
+async def _enter_quietly(db: Database, fence: Fence, change: PhaseChange) -> bool:
+    """A phase that no stream and no tally shows: one statement, and the job's row is left alone."""
+    pool = await db.pool()
+    entered = await pool.fetchval(
+        _ENTER,
+        fence.trial_id,
+        fence.attempt_number,
+        fence.rank,
+        fence.try_number,
+        fence.phase.value,
+        dict(change.members),
+        change.sandbox_id,
+    )
+    if entered is None:
+        async with db.transaction() as connection:
+            row = await lock_trial(connection, fence)  # tells a later writer from a settled trial
+            return row is not None and not is_settled(row)
     return True
 
 

@@ -10,15 +10,9 @@ from workflows import names, options
 
 with workflow.unsafe.imports_passed_through():
     from activities import signatures as act
-    from activities.signatures import Payload
+    from workflows.inputs import ImportInput
 
 BUILDS_AT_ONCE = 4
-
-
-class ImportInput(Payload):
-    """One import that the API accepted."""
-
-    import_id: str
 
 
 @workflow.defn(name=names.DATASET_IMPORT_WORKFLOW)

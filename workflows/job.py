@@ -6,44 +6,21 @@ import asyncio
 from typing import Any
 from uuid import NAMESPACE_URL, uuid5
 
-from pydantic import ConfigDict, Field
 from temporalio import workflow
 from temporalio.exceptions import WorkflowAlreadyStartedError
 from temporalio.workflow import ParentClosePolicy
 
 from workflows import names, options
-from workflows.trial import TrialInput, TrialWorkflow
+from workflows.trial import TrialWorkflow
 
 with workflow.unsafe.imports_passed_through():
     from pydantic_core import to_json
     from temporalio.common import WorkflowIDReusePolicy
 
     from activities import signatures as act
-    from activities.signatures import JobIndexes, JobRef, Payload
+    from activities.signatures import JobIndexes, JobRef
     from domain.jobs import trial_id_of
-
-
-class Window(Payload):
-    """What a continued run needs: indexes and counts only."""
-
-    start: act.JobStart
-    next_index: int = 0
-    in_flight: list[int] = Field(default_factory=list[int])
-    n_settled: int = 0
-    is_cancelled: bool = False
-    is_cancel_wanted: bool = False
-    to_stop: list[int] = Field(default_factory=list[int])
-
-
-class JobInput(Payload):
-    """Either `job_id` (accepted by the API), or the body of `POST /api/jobs` without inline secrets and
-    with `owner` (an email or user id; default: the installation's owner). `window`: a continued run."""
-
-    model_config = ConfigDict(frozen=True, extra="allow")
-
-    job_id: str | None = None
-    owner: str | None = None
-    window: Window | None = None
+    from workflows.inputs import JobInput, TrialInput, Window
 
 
 @workflow.defn(name=names.JOB_WORKFLOW)

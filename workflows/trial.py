@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
 from typing import cast
 
 from temporalio import workflow
@@ -13,27 +12,8 @@ from workflows import names, options
 
 with workflow.unsafe.imports_passed_through():
     from activities import signatures as act
-    from activities.signatures import AttemptRef, BoxedAttempt, CloseInput, Failure, Payload, Placement
-
-
-class TrialInput(Payload):
-    """One trial of a job. `job_workflow_id` is told when it settles."""
-
-    job_id: str
-    trial_id: str
-    index: int
-    job_workflow_id: str
-    task_name: str = ""
-
-
-@dataclass
-class Progress:
-    """How far the attempt came: what closing it needs to know."""
-
-    placement: Placement | None = None
-    box: act.OpenedBox | None = None
-    agent: act.AgentEnd | None = None
-    verifier: act.VerifierEnd | None = None
+    from activities.signatures import AttemptRef, BoxedAttempt, CloseInput, Failure, Placement
+    from workflows.inputs import Progress, TrialInput
 
 
 @workflow.defn(name=names.TRIAL_WORKFLOW)

@@ -27,7 +27,8 @@ from tests.factories import make_import
 from tests.providers.fast import FastProvider
 from tests.temporal import running_temporal
 from workflows import names
-from workflows.dataset_import import DatasetImportWorkflow, ImportInput
+from workflows.dataset_import import DatasetImportWorkflow
+from workflows.inputs import ImportInput
 
 
 @pytest.fixture(scope="session")

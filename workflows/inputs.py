@@ -1,0 +1,63 @@
+"""Inputs and carried state of the workflows.
+
+Apart from the stories, so that the sandbox passes these models through: making them anew for each
+workflow run was most of a run's price.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pydantic import ConfigDict, Field
+
+from activities import signatures as act
+from activities.signatures import Payload, Placement
+
+
+class TrialInput(Payload):
+    """One trial of a job. `job_workflow_id` is told when it settles."""
+
+    job_id: str
+    trial_id: str
+    index: int
+    job_workflow_id: str
+    task_name: str = ""
+
+
+@dataclass
+class Progress:
+    """How far the attempt came: what closing it needs to know."""
+
+    placement: Placement | None = None
+    box: act.OpenedBox | None = None
+    agent: act.AgentEnd | None = None
+    verifier: act.VerifierEnd | None = None
+
+
+class Window(Payload):
+    """What a continued run needs: indexes and counts only."""
+
+    start: act.JobStart
+    next_index: int = 0
+    in_flight: list[int] = Field(default_factory=list[int])
+    n_settled: int = 0
+    is_cancelled: bool = False
+    is_cancel_wanted: bool = False
+    to_stop: list[int] = Field(default_factory=list[int])
+
+
+class JobInput(Payload):
+    """Either `job_id` (accepted by the API), or the body of `POST /api/jobs` without inline secrets and
+    with `owner` (an email or user id; default: the installation's owner). `window`: a continued run."""
+
+    model_config = ConfigDict(frozen=True, extra="allow")
+
+    job_id: str | None = None
+    owner: str | None = None
+    window: Window | None = None
+
+
+class ImportInput(Payload):
+    """One import that the API accepted."""
+
+    import_id: str
