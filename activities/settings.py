@@ -26,8 +26,10 @@ def machine_memory_mb() -> int:
 class WorkerSettings(StoreSettings):
     """`EVOLVE_*`, checked at start."""
 
-    temporal_address: str = "127.0.0.1:7233"
-    temporal_namespace: str = "evolve"
+    temporal_address: str = Field(default="127.0.0.1:7233", description="`host:port` of Temporal's frontend.")
+    temporal_namespace: str = Field(
+        default="evolve", description="Its namespace; who can reach it is an operator."
+    )
     host_id: str = Field(
         default_factory=socket.gethostname,
         description="Name of this host in leases and queues; must stay the same over restarts.",

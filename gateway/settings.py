@@ -13,8 +13,8 @@ from store.settings import StoreSettings
 class GatewaySettings(StoreSettings):
     """`EVOLVE_*`, checked at start."""
 
-    gateway_host: str = "127.0.0.1"
-    gateway_port: int = Field(default=8801, ge=1, le=65535)
+    gateway_host: str = Field(default="127.0.0.1", description="Address that the gateway listens on.")
+    gateway_port: int = Field(default=8801, ge=1, le=65535, description="Its port.")
     gateway_socket: Path = Field(
         default=Path(),
         description="Unix socket that the relays of this machine's boxes connect to; its directory is "

@@ -28,7 +28,7 @@ class StoreSettings(BaseSettings):
     blob_url: str = Field(
         default="", description="`file:///dir`, `s3://…`, `gs://…` or `az://…`; default `$EVOLVE_HOME/blobs`."
     )
-    log_level: LogLevel = "info"
+    log_level: LogLevel = Field(default="info", description="Of the process's JSON log.")
 
     @model_validator(mode="after")
     def _blobs_default_to_home(self) -> Self:

@@ -20,10 +20,14 @@ class StackSettings(BaseSettings):
 
     model_config = SettingsConfigDict(env_prefix="EVOLVE_", env_ignore_empty=True, frozen=True)
 
-    api_port: int = Field(default=8800, ge=1, le=65535)
-    gateway_port: int = Field(default=8801, ge=1, le=65535)
-    temporal_port: int | None = Field(default=None, ge=1, le=65535)
-    temporal_ui_port: int | None = Field(default=None, ge=1, le=65535)
+    api_port: int = Field(default=8800, ge=1, le=65535, description="Port of the API.")
+    gateway_port: int = Field(default=8801, ge=1, le=65535, description="Port of the gateway.")
+    temporal_port: int | None = Field(
+        default=None, ge=1, le=65535, description="Of the embedded Temporal's frontend. Default 7233."
+    )
+    temporal_ui_port: int | None = Field(
+        default=None, ge=1, le=65535, description="Of the embedded Temporal's UI. Default 8233."
+    )
 
 
 def check_environment() -> None:

@@ -1,0 +1,43 @@
+"""The pages agree with the code and with each other."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.docs.settings_page import settings_page
+
+ROOT = Path(__file__).parents[2]
+PAGES = [*sorted(ROOT.glob("*.md")), *sorted(ROOT.glob("docs/**/*.md")), ROOT / "examples/README.md"]
+LINK = re.compile(r"\[[^\]]*\]\(([^)#\s]+)(?:#([^)\s]+))?\)")
+FENCE = re.compile(r"^```(\S*)$", re.MULTILINE)
+# `sh` and `python` are run by tests/e2e/test_docs.py; the others are shown only.
+FENCES = {"", "sh", "python", "text", "toml", "yaml", "json"}
+
+
+def test_the_settings_page_is_up_to_date() -> None:
+    written = (ROOT / "docs/settings.md").read_text()
+    assert written == settings_page(), "write it anew: python -m tests.docs.settings_page > docs/settings.md"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_link_within_the_repository_leads_somewhere(page: Path) -> None:
+    for target, anchor in LINK.findall(page.read_text()):
+        if "://" in target:
+            continue
+        linked = page.parent / target
+        assert linked.exists(), f"{target} does not exist"
+        assert not anchor or anchor in _anchors(linked), f"{target} has no heading #{anchor}"
+
+
+def _anchors(page: Path) -> set[str]:
+    headings = re.findall(r"^#+ (.*)$", page.read_text(), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_shell_blocks_are_of_the_kind_that_a_test_runs(page: Path) -> None:
+    opened = FENCE.findall(page.read_text())[::2]
+    assert set(opened) <= FENCES
