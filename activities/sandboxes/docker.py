@@ -17,6 +17,7 @@ from activities.sandboxes.docker_box_config import box_config, remove_own_files,
 from activities.sandboxes.docker_engine import DockerEngine, close_docker, creating, open_docker, using
 from activities.sandboxes.docker_files import EngineFiles
 from activities.sandboxes.docker_images import DockerImages
+from activities.sandboxes.docker_keepalive import comes_up
 from activities.sandboxes.docker_labels import BOX, INSTALLATION, PART, label_filter, tag_of
 from activities.sandboxes.docker_pod import PodHost
 from activities.sandboxes.docker_pool import PodPool, delete, pod_of
@@ -25,6 +26,7 @@ from domain.errors import ProviderCreateFailure, ProviderUnreachable, SandboxDea
 
 NAME_TRIES = 100
 NAME_RETRY_SEC = 0.05
+START_TRIES = 5
 
 
 class DockerProvider:
@@ -143,7 +145,20 @@ class DockerProvider:
         return None
 
     async def _make(self, spec: BoxSpec) -> Mapping[str, Any] | None:
-        """A new box; None when the name was taken meanwhile: the engine gives one name once."""
+        """A new box; None when the name was taken meanwhile: the engine gives one name once.
+
+        A loaded engine (20.10, kernel 6.18) was seen to start containers into an empty root, up to
+        one in four for some seconds: such a box ends before anything ran in it, and is made anew.
+        """
+        told = ""
+        for _ in range(START_TRIES):
+            try:
+                return await self._make_once(spec)
+            except _EndedAtOnce as ended:
+                told = str(ended)
+        raise ProviderCreateFailure(f"the box {spec.tag.name} ended as soon as it began: {told}")
+
+    async def _make_once(self, spec: BoxSpec) -> Mapping[str, Any] | None:
         name = spec.tag.name
         own_files = self._own_files(name)
         write_own_files(own_files)
@@ -160,8 +175,11 @@ class DockerProvider:
         try:
             if not await EngineFiles(self._docker, container).exists("/bin/sh"):
                 raise ProviderCreateFailure(f"the image of {name} has no /bin/sh, which a box needs")
-            return await self._start(container)
-        except (DockerError, ProviderCreateFailure):
+            details = await self._start(container)
+            if not await comes_up(details["State"]["Pid"]):
+                raise _EndedAtOnce("".join(await container.log(stdout=True, stderr=True)).strip())
+            return details
+        except (DockerError, ProviderCreateFailure, _EndedAtOnce):
             await delete(container)
             await self._pool.release(pod_id, name)
             raise
@@ -181,6 +199,10 @@ class DockerProvider:
 
     def _own_files(self, box_id: str) -> Path:
         return self._state_dir / "boxes" / box_id
+
+
+class _EndedAtOnce(Exception):
+    """A container ended before its first process was there; the message is what it printed."""
 
 
 def _is_running_box(listing: DockerContainer) -> bool:

@@ -7,12 +7,15 @@ ends, so that its exit code can be told.
 
 from __future__ import annotations
 
+import asyncio
 import posixpath
 import re
 from collections.abc import Sequence
 
 from activities.sandboxes.base import ProcessInfo
+from activities.sandboxes.docker_processes import container_processes
 
+POLL_SEC = 0.002
 SERVICE_EXITED = "evolve-service-exited-"
 
 # Waits on a stdin that never ends with what every shell has built in: it needs no fork, so neither
@@ -83,6 +86,18 @@ def _shell_only_waits(arguments: Sequence[str]) -> bool:
             script.replace("while", "", 1).replace("done", "").replace(" do ", "\n").replace("\ndo ", "\n")
         )
     return all(_only_waits(line.split()) for line in script.splitlines() if line.strip())
+
+
+async def comes_up(init_pid: int) -> bool:
+    """Wait until init has started the keep-alive; False when init is over before that."""
+    while init_pid:
+        try:
+            if any(each.command.startswith("/bin/sh ") for each in container_processes(init_pid)):
+                return True
+        except ProcessLookupError:
+            return False
+        await asyncio.sleep(POLL_SEC)
+    return False
 
 
 def service_exit_code(processes: Sequence[ProcessInfo]) -> int | None:

@@ -95,13 +95,17 @@ class PodPool:
         config = self._host.config(await self._images.pod_image(), network, self._id)
         name = f"evolve-pod-{self._id}-{uuid.uuid4().hex[:8]}"
         container = await self._docker.containers.create(config, name=name)
-        await container.start()
-        pid: int = (await container.show())["State"]["Pid"]
-        if not await wait_until_ready(pid):
+        try:
+            await container.start()
+            pid: int = (await container.show())["State"]["Pid"]
+            if await wait_until_ready(pid):
+                return Pod(container.id, pid, mode, namespace_state(pid))
             log = "".join(await container.log(stdout=True, stderr=True, tail=LOG_LINES)).strip()
+        except (DockerError, OSError):
             await delete(container)
-            raise ProviderCreateFailure(f"the net pod did not come up: {log}")
-        return Pod(container.id, pid, mode, namespace_state(pid))
+            raise
+        await delete(container)
+        raise ProviderCreateFailure(f"the net pod did not come up: {log}")
 
     async def release(self, pod_id: str, box_id: str) -> None:
         """The box is gone. Its pod is kept for another one; that of a dead process is removed."""
