@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from domain.support import NOT_YET
 from tests.docs.settings_page import settings_page
 
 ROOT = Path(__file__).parents[2]
@@ -41,3 +42,8 @@ def _anchors(page: Path) -> set[str]:
 def test_shell_blocks_are_of_the_kind_that_a_test_runs(page: Path) -> None:
     opened = FENCE.findall(page.read_text())[::2]
     assert set(opened) <= FENCES
+
+
+def test_what_tasks_may_not_declare_yet_is_on_the_page_of_limits() -> None:
+    page = (ROOT / "docs/limits.md").read_text()
+    assert [row.key for row in NOT_YET if f"`{row.key}`" not in page] == []
