@@ -9,7 +9,7 @@ from typing import Any
 import structlog
 
 # They tell of each request or poll; their warnings are of use.
-QUIET = ("httpx", "httpcore", "temporalio", "uvicorn.access", "LiteLLM", "asyncio")
+QUIET = ("httpx", "httpcore", "temporalio", "uvicorn.access", "LiteLLM", "asyncio", "alembic")
 
 
 def configure_logging(level: str, process: str) -> None:

@@ -50,7 +50,8 @@ def quickstart() -> None:
 def find_examples() -> Path:
     """The examples of the source tree, or those that the wheel installed."""
     source = Path(__file__).parents[1] / "examples"
-    return source if source.exists() else Path(sysconfig.get_path("data"), "share", "evolve", "examples")
+    installed = Path(sysconfig.get_path("data"), "share", "evolve", "examples")
+    return source if (source / CONFIG).exists() else installed
 
 
 def _publish(client: Client, examples: Path) -> str:

@@ -55,11 +55,11 @@ def wait_until(condition: Callable[[], Any], what: str, timeout_sec: float = UP_
 
 @dataclass
 class Stack:
-    """`evolve` on one home. `prefix` runs it as another user, `python` is the interpreter it runs on."""
+    """`evolve` on one home, as `user` where it is not None, on the interpreter `python`."""
 
     home: Path
     environment: dict[str, str] = field(default_factory=dict[str, str])
-    prefix: tuple[str, ...] = ()
+    user: int | None = None
     python: str = sys.executable
 
     def __post_init__(self) -> None:
@@ -72,7 +72,7 @@ class Stack:
         return f"http://127.0.0.1:{self.environment['EVOLVE_API_PORT']}"
 
     def command(self, *words: str) -> tuple[str, ...]:
-        return (*self.prefix, self.python, "-P", "-m", "cli.main", *words)
+        return (self.python, "-P", "-m", "cli.main", *words)
 
     def run(self, *words: str, timeout_sec: float = UP_TIMEOUT_SEC) -> subprocess.CompletedProcess[str]:
         """Run a command to its end."""
@@ -84,6 +84,9 @@ class Stack:
             capture_output=True,
             timeout=timeout_sec,
             check=False,
+            user=self.user,
+            group=self.user,
+            extra_groups=None if self.user is None else (),
         )
 
     def up(self) -> str:
@@ -101,13 +104,13 @@ class Stack:
         found = asyncio.run(stack_status(Home(self.home)))
         return {process.name: process for process in found.processes}
 
+    def is_healthy(self) -> bool:
+        """Whether every process is."""
+        return all(process.health == "healthy" for process in self.status().values())
+
     def await_healthy(self) -> None:
         """Wait until every process is."""
-
-        def is_healthy() -> bool:
-            return all(process.health == "healthy" for process in self.status().values())
-
-        wait_until(is_healthy, "all are healthy")
+        wait_until(self.is_healthy, "all are healthy")
 
     def pids(self) -> dict[str, int]:
         """Of the children that live, by their records."""
@@ -153,13 +156,13 @@ def is_alive(pid: int) -> bool:
 
 
 @contextmanager
-def temporary_stack(owner: int | None = None, **options: Any) -> Iterator[Stack]:
+def temporary_stack(user: int | None = None, **options: Any) -> Iterator[Stack]:
     """A home below a directory that only its owner can enter, as root's `~/.evolve` is."""
     parent = Path("/tmp") / f"evolve-stack-{uuid4().hex[:8]}"
     parent.mkdir(mode=0o700)
-    if owner is not None:
-        os.chown(parent, owner, owner)
-    stack = Stack(parent / "home", **options)
+    if user is not None:
+        os.chown(parent, user, user)
+    stack = Stack(parent / "home", user=user, **options)
     try:
         yield stack
     finally:
@@ -171,7 +174,6 @@ def normal_user() -> dict[str, Any]:
     if os.geteuid() != 0:
         return {}
     uid = pwd.getpwnam("nobody").pw_uid
-    prefix = ("setpriv", f"--reuid={uid}", f"--regid={uid}", "--clear-groups")
     packages = sysconfig.get_path("purelib")
     environment = {
         "HOME": "/nonexistent",
@@ -179,13 +181,16 @@ def normal_user() -> dict[str, Any]:
         "PYTHONPATH": f"{SOURCE}:{packages}",
         "PYTHONDONTWRITEBYTECODE": "1",
     }
-    return {"owner": uid, "prefix": prefix, "python": _python_for(prefix), "environment": environment}
+    return {"user": uid, "python": _python_for(uid), "environment": environment}
 
 
-def _python_for(prefix: tuple[str, ...]) -> str:
-    """An interpreter of our version that `nobody` may run: ours may be below root's home."""
+def _python_for(uid: int) -> str:
+    """An interpreter of our version that this user may run: ours may be below root's home."""
     version = f"{sys.version_info.major}.{sys.version_info.minor}"
     for python in (sys.executable, f"/usr/bin/python{version}"):
-        if subprocess.run((*prefix, python, "-c", ""), capture_output=True, check=False).returncode == 0:
-            return python
+        try:
+            subprocess.run((python, "-c", ""), cwd="/", user=uid, group=uid, extra_groups=(), check=True)
+        except (OSError, subprocess.CalledProcessError):
+            continue
+        return python
     raise AssertionError(f"no Python {version} that a normal user may run: install one in /usr/bin")

@@ -1,4 +1,4 @@
-"""The embedded stack up, killed in parts, taken over, down and up again: one stack, told in order."""
+"""The embedded stack up, killed in parts, taken over, down and up again."""
 
 from __future__ import annotations
 
@@ -17,15 +17,23 @@ import pytest
 
 from tests.cli.stack_harness import CHILDREN, Stack, is_alive, normal_user, temporary_stack
 
-# One worker process runs them all: each test takes the stack as the one before left it, which is up.
+# One stack for all of them, so they belong to one worker process.
 pytestmark = [pytest.mark.stack, pytest.mark.xdist_group("stack_life"), pytest.mark.timeout(600)]
 
 
 @pytest.fixture(scope="module")
-def stack() -> Iterator[Stack]:
+def made_stack() -> Iterator[Stack]:
     with temporary_stack() as made:
-        made.up()
         yield made
+
+
+@pytest.fixture
+def stack(made_stack: Stack) -> Stack:
+    """A stack that is up, whatever the test before did to it."""
+    if not made_stack.is_healthy():
+        made_stack.up()
+        made_stack.await_healthy()
+    return made_stack
 
 
 def test_every_process_is_listed_with_url_pid_health_and_log(stack: Stack) -> None:
@@ -180,7 +188,8 @@ def test_another_home_of_a_normal_user_runs_beside_it(stack: Stack) -> None:
     assert stack.pids() == before
 
 
-def test_down_stops_what_a_killed_supervisor_left(stack: Stack) -> None:
+def test_down_stops_what_a_killed_supervisor_left_and_a_foreground_up_finds_the_data(stack: Stack) -> None:
+    credentials = (stack.home / "credentials.json").read_text()
     pids = stack.pids()
     stack.kill("supervisor")
     done = stack.run("down", "--stop-trials")
@@ -188,10 +197,10 @@ def test_down_stops_what_a_killed_supervisor_left(stack: Stack) -> None:
     assert not [pid for pid in pids.values() if is_alive(pid)]
     assert stack.run("status").returncode == 1
     assert "nothing is running" in stack.run("down").stderr
+    _run_in_foreground_until_ctrl_c(stack, credentials)
 
 
-def test_a_foreground_stack_finds_the_data_again_and_ends_on_ctrl_c(stack: Stack) -> None:
-    credentials = (stack.home / "credentials.json").read_text()
+def _run_in_foreground_until_ctrl_c(stack: Stack, credentials: str) -> None:
     process = subprocess.Popen(
         stack.command("up"), env=stack.environment, cwd="/", text=True, stdout=subprocess.PIPE
     )
