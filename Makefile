@@ -33,7 +33,7 @@ harbor-peer: install ## an interpreter that can import `harbor`, which judges ou
 	@bash tests/client/harbor_peer.sh
 
 test: install ## everything that CI runs
-	$(BIN)/pytest
+	@bash tests/run.sh
 
 .PHONY: help install quickstart lock lint types setup-docker harbor-peer test
 

@@ -1,34 +1,16 @@
-"""A worker of this process on a real Temporal and Postgres, with the fast provider."""
+"""One Temporal server for the tests of workflows, and a worker of this process for each test."""
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Iterator
-from contextlib import AsyncExitStack
-from dataclasses import dataclass
 from pathlib import Path
-from uuid import uuid4
 
 import pytest
 import pytest_asyncio
-from pydantic import SecretStr
-from temporalio.client import Client
 
-from activities.host import HostProviders, keep_lease
-from activities.packages import TaskPackages
-from activities.settings import WorkerSettings
-from activities.trial_context import Hands
-from activities.worker import make_workers
-from cli.workflow_side import workflow_side
-from store.blobs import Blobs
 from store.database import Database
-from store.installation import installation_id
-from tests.factories import make_import
-from tests.providers.fast import FastProvider
+from tests.inprocess import Platform, inprocess_platform
 from tests.temporal import running_temporal
-from workflows import names
-from workflows.dataset_import import DatasetImportWorkflow
-from workflows.inputs import ImportInput
 
 
 @pytest.fixture(scope="session")
@@ -37,63 +19,7 @@ def temporal() -> Iterator[str]:
         yield address
 
 
-@dataclass
-class Platform:
-    """Everything a test of a workflow touches."""
-
-    client: Client
-    db: Database
-    blobs: Blobs
-    provider: FastProvider
-    queue: str
-
-    async def publish(self, name: str, files: dict[str, str]) -> str:
-        """Import a dataset; returns the import's status."""
-        import_id = await make_import(self.db, self.blobs, name, files)
-        end = await self.client.execute_workflow(
-            DatasetImportWorkflow.run,
-            ImportInput(import_id=import_id),
-            id=names.dataset_import_workflow_id(import_id),
-            task_queue=self.queue,
-        )
-        return end.status
-
-    async def rows(self, query: str, *arguments: object) -> list[dict[str, object]]:
-        pool = await self.db.pool()
-        return [dict(row) for row in await pool.fetch(query, *arguments)]
-
-
 @pytest_asyncio.fixture
-async def platform(
-    db: Database, database_url: str, blobs: Blobs, temporal: str, tmp_path: Path
-) -> AsyncIterator[Platform]:
-    settings = WorkerSettings(
-        database_url=SecretStr(database_url),
-        temporal_address=temporal,
-        home=tmp_path,
-        host_id=f"h-{uuid4().hex[:8]}",
-        host_cpus=1000,
-        host_memory_mb=1_000_000,
-        blob_url=f"file://{tmp_path}/blobs",
-    )
-    host = HostProviders(default="local", default_reason="test")
-    provider = FastProvider(tmp_path / "state" / "fast")
-    host.offer(provider)
-    hands = Hands(
-        settings=settings,
-        db=db,
-        blobs=blobs,
-        installation_id=await installation_id(db),
-        providers=host.providers,
-        default_provider="local",
-        capabilities=host.capabilities,
-        packages=TaskPackages(tmp_path / "tasks", blobs),
-    )
-    client = await Client.connect(temporal, namespace="evolve", data_converter=names.DATA_CONVERTER)
-    side = workflow_side(queue=f"evolve-{uuid4().hex[:8]}")
-    lease = asyncio.create_task(keep_lease(db, settings, host))
-    async with AsyncExitStack() as stack:
-        for worker in make_workers(client, settings, hands, side):
-            await stack.enter_async_context(worker)
-        yield Platform(client, db, blobs, provider, side.queue)
-    lease.cancel()
+async def platform(db: Database, temporal: str, tmp_path: Path) -> AsyncIterator[Platform]:
+    async with inprocess_platform(db, temporal, tmp_path) as running:
+        yield running

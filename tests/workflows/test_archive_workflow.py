@@ -12,7 +12,7 @@ from temporalio.client import WorkflowFailureError
 
 from store import archives
 from tests.factories import task_files
-from tests.workflows.conftest import Platform
+from tests.inprocess import Platform
 from workflows import names
 
 

@@ -7,8 +7,8 @@ from typing import Any
 from uuid import uuid4
 
 from tests.factories import task_files
+from tests.inprocess import Platform
 from tests.waiting import eventually
-from tests.workflows.conftest import Platform
 from workflows import names
 
 

@@ -1,0 +1,73 @@
+"""Record the histories that `test_replay.py` replays: `python -m tests.replay.record`.
+
+Run it when a workflow changed on purpose, and keep the older file of a release whose runs may be open.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from store.database import Database
+from store.migrations import upgrade
+from tests.factories import task_files
+from tests.inprocess import Platform, inprocess_platform
+from tests.postgres import running_postgres
+from tests.temporal import running_temporal
+from tests.waiting import eventually
+from workflows import names
+
+HISTORIES = Path(__file__).parent / "histories"
+BODY: dict[str, Any] = {
+    "datasets": [{"name": "demo"}],
+    "agents": [{"name": "oracle"}, {"name": "nop"}],
+    "n_attempts": 2,
+    "n_concurrent_trials": 2,
+}
+
+
+async def keep(platform: Platform, workflow_id: str, name: str) -> None:
+    history = await platform.client.get_workflow_handle(workflow_id).fetch_history()
+    (HISTORIES / f"{name}.json").write_text(history.to_json())
+
+
+async def record_finished(platform: Platform) -> None:
+    job = await platform.client.start_workflow(
+        names.JOB_WORKFLOW, BODY, id="finished", task_queue=platform.queue
+    )
+    end = await job.result()
+    await keep(platform, "finished", "job_finished")
+    [trial] = await platform.rows("SELECT id FROM trials WHERE job_id = $1 AND index = 0", end["job_id"])
+    await keep(platform, names.trial_workflow_id(str(trial["id"])), "trial_scored")
+
+
+async def record_cancelled(platform: Platform) -> None:
+    platform.provider.barriers.hold("agent")
+    job = await platform.client.start_workflow(
+        names.JOB_WORKFLOW, BODY, id="cancelled", task_queue=platform.queue
+    )
+    await eventually(lambda: platform.provider.barriers.reached("agent"))
+    await job.signal(names.SIGNAL_CANCEL)
+    end = await job.result()
+    await keep(platform, "cancelled", "job_cancelled")
+    [trial] = await platform.rows("SELECT id FROM trials WHERE job_id = $1 AND index = 0", end["job_id"])
+    await keep(platform, names.trial_workflow_id(str(trial["id"])), "trial_cancelled")
+
+
+async def record(url: str, temporal: str, root: Path) -> None:
+    await upgrade(url)
+    db = Database(url)
+    async with inprocess_platform(db, temporal, root) as platform:
+        import_id = await platform.publish_id("demo", {**task_files("alpha"), **task_files("beta")})
+        await keep(platform, names.dataset_import_workflow_id(import_id), "dataset_import")
+        await record_finished(platform)
+        await record_cancelled(platform)
+    await db.close()
+
+
+if __name__ == "__main__":
+    HISTORIES.mkdir(exist_ok=True)
+    with running_postgres() as server, running_temporal() as address, tempfile.TemporaryDirectory() as root:
+        asyncio.run(record(server.url("postgres"), address, Path(root)))

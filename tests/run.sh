@@ -1,0 +1,45 @@
+#!/usr/bin/env bash
+# What CI runs, in order: quick checks first, then tests that share nothing in parallel, then those that
+# start whole stacks or need the engine, one at a time. Says what it starts; passes nothing over in silence.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+bin=.venv/bin
+say() { printf '\n== %s\n' "$*"; }
+run() {
+    local started=$SECONDS
+    say "$1"
+    shift
+    "$@"
+    echo "== took $((SECONDS - started)) s"
+}
+
+# A box's set-up needs these; CI's machine may be bare.
+if [ "$(id -u)" = 0 ]; then
+    run "system packages for boxes" bash tests/setup_system.sh
+fi
+left_out=()
+markers="not bench"
+if [ "${CI:-}" = true ] && [ "$(id -u)" = 0 ]; then
+    run "a Docker engine and base images (tests/setup_docker.sh)" bash tests/setup_docker.sh
+fi
+if ! docker info >/dev/null 2>&1; then
+    markers="$markers and not docker"
+    left_out+=("tests marked docker: no engine answers; run \`make setup-docker\` as root")
+fi
+if [ "$(id -u)" != 0 ]; then
+    markers="$markers and not root"
+    left_out+=("tests marked root: this user is not root")
+fi
+
+run "ruff" $bin/ruff check .
+run "ruff format" $bin/ruff format --check .
+run "pyright" $bin/pyright
+run "quick tests, two at a time" $bin/pytest -q -n 2 --dist loadfile -m "$markers and not stack and not docker" --durations 10
+case $markers in
+*"not docker"*) ;;
+*) run "tests on the Docker engine" $bin/pytest -q -m "$markers and docker and not stack" --durations 10 ;;
+esac
+run "tests on whole stacks" $bin/pytest -q -m "$markers and stack" --durations 10
+
+say "left out: ${left_out[*]:-nothing}"
+echo "== make test took $((SECONDS / 60)) min $((SECONDS % 60)) s"
