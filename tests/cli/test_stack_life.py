@@ -15,6 +15,7 @@ import asyncpg
 import httpx
 import pytest
 
+from tests.cli.conftest import Evolve
 from tests.cli.stack_harness import CHILDREN, Stack, is_alive, normal_user, temporary_stack
 
 # One stack for all of them, so they belong to one worker process.
@@ -58,17 +59,20 @@ def test_the_first_start_leaves_a_key_that_works_in_a_private_file(stack: Stack)
     assert _status_code(stack, "evk_wrong") == 401
 
 
-def test_keys_and_users_are_administered_in_the_database(stack: Stack) -> None:
-    made = json.loads(stack.run("admin", "key", "create", "--read-only", "--json").stdout)
+def test_keys_and_users_are_administered_in_the_database(
+    stack: Stack, evolve: Evolve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("EVOLVE_HOME", str(stack.home))
+    made = json.loads(evolve("admin", "key", "create", "--read-only", "--json").out)
     assert _status_code(stack, made["api_key"]) == 200
-    assert stack.run("admin", "key", "revoke", made["id"]).returncode == 0
+    assert evolve("admin", "key", "revoke", made["id"]).exit_code == 0
     assert _status_code(stack, made["api_key"]) == 401
-    added = json.loads(stack.run("admin", "user", "add", "ada@example.org", "--json").stdout)
+    added = json.loads(evolve("admin", "user", "add", "ada@example.org", "--json").out)
     assert _status_code(stack, added["api_key"]) == 200
-    again = stack.run("admin", "user", "add", "ada@example.org")
-    assert again.returncode == 1
-    assert "ada@example.org already" in again.stderr
-    keys = json.loads(stack.run("admin", "key", "list", "--json").stdout)
+    again = evolve("admin", "user", "add", "ada@example.org")
+    assert again.exit_code == 1
+    assert "ada@example.org already" in again.err
+    keys = json.loads(evolve("admin", "key", "list", "--json").out)
     assert [key["is_read_only"] for key in keys] == [False, True, False]
     assert "api_key" not in keys[0]
 

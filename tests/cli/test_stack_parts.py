@@ -14,6 +14,9 @@ from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 
 import pytest
+from temporalio.api.operatorservice.v1 import ListSearchAttributesRequest
+from temporalio.api.workflowservice.v1 import DescribeNamespaceRequest
+from temporalio.client import Client
 
 from cli.stack import logs, postgres
 from cli.stack.child import Child, ChildSpec
@@ -25,7 +28,7 @@ from cli.stack.ports import StackPorts
 from cli.stack.postgres import EmbeddedPostgres
 from cli.stack.settings import StackSettings, check_environment
 from cli.stack.temporal import EmbeddedTemporal, TemporalConfig
-from tests.cli.stack_harness import is_alive
+from tests.cli.stack_harness import free_ports, is_alive
 from tests.waiting import eventually
 
 
@@ -204,6 +207,26 @@ def test_the_dev_server_is_set_up_from_its_one_file(home: Home) -> None:
     assert str(config.ports.ui) in arguments
     assert "--ui-disable-news-fetch" in arguments
     assert "system.enableCancelActivityWorkerCommand=true" in arguments
+
+
+async def test_a_new_search_attribute_reaches_an_old_namespace_and_its_retention_stays(home: Home) -> None:
+    port, ui_port = free_ports(2)
+    temporal = EmbeddedTemporal.prepare(home, StackSettings(temporal_port=port, temporal_ui_port=ui_port))
+    for attribute in ("First", "Second"):
+        temporal.config.search_attributes[attribute] = "Keyword"
+        keeper = Keeper(temporal.spec(), home, _said)
+        await keeper.start()
+        await temporal.configure()
+        client = await Client.connect(temporal.ports.temporal_address, namespace="evolve")
+        listed = await client.operator_service.list_search_attributes(
+            ListSearchAttributesRequest(namespace="evolve")
+        )
+        described = await client.workflow_service.describe_namespace(
+            DescribeNamespaceRequest(namespace="evolve")
+        )
+        assert set(temporal.config.search_attributes) <= set(listed.custom_attributes)
+        assert described.config.workflow_execution_retention_ttl.seconds == 168 * 3600
+        await keeper.stop()
 
 
 def test_a_pid_file_whose_pid_is_another_process_is_forgotten(home: Home) -> None:
