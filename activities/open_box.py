@@ -13,7 +13,7 @@ from activities.heartbeats import heartbeats
 from activities.sandboxes.base import Box, BoxSpec, ImageRef, ImageRequest, SandboxProvider
 from activities.signatures import OPEN_BOX, OpenedBox, PlacedAttempt
 from activities.trial_context import Hands, TrialContext, box_tag, fence_of
-from domain.errors import EvolveError
+from domain.errors import EvolveError, ServiceDied
 from domain.vocabulary import AttemptPhase
 from store.database import now
 from store.hosts import mark_box
@@ -66,6 +66,7 @@ class OpenBox:
             change = PhaseChange(members=windows.members, sandbox_id=box.box_id)
             await enter(self._hands, attempt, AttemptPhase.INSTALL, change)
             await context.harness.install(box, await self._hands.harness_context(context))
+            await _require_service(box)
             windows.close("agent_setup", booted_at)
             await enter(self._hands, attempt, AttemptPhase.INSTALL, PhaseChange(members=windows.members))
         return OpenedBox(
@@ -103,6 +104,13 @@ class OpenBox:
         box = await provider.create(spec)
         await mark_box(self._hands.db, tag.name, "live", box.box_id)
         return box
+
+
+async def _require_service(box: Box) -> None:
+    """A service of the image that died early fails the trial with its exit code."""
+    code = await box.service_exit_code()
+    if code is not None:
+        raise ServiceDied(f"the image's ENTRYPOINT ended with exit code {code} before the agent started")
 
 
 async def enter(

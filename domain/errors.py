@@ -12,6 +12,7 @@ EvolveError                      a stable `code`, a sentence, and where it helps
     ├── CapacityWait             the provider or host has no room now; waited for, not retried
     ├── StreamDisconnect         a provider's stream broke
     ├── ExecChdirFailure         the working directory does not exist in the box
+    ├── ServiceDied              the image's ENTRYPOINT ended before the agent started
     └── ProviderUnreachable      it cannot be told whether the box lives
 """
 
@@ -122,6 +123,10 @@ class ExecChdirFailure(InfrastructureFailure):
     """A command's working directory does not exist in the box."""
 
     signature = "exec_chdir_failure"
+
+
+class ServiceDied(InfrastructureFailure):
+    """The image's ENTRYPOINT ended before the agent started (contract 6.8); the message has its exit code."""
 
 
 class CapacityWait(InfrastructureFailure):

@@ -147,6 +147,10 @@ class Box(Protocol):
 
     async def processes(self) -> list[ProcessInfo]: ...
 
+    async def service_exit_code(self) -> int | None:
+        """How the image's own service (its ENTRYPOINT) ended; None while it runs or where there is none."""
+        ...
+
     async def sweep(self, keep: Collection[ProcessKey]) -> int:
         """Kill all that is not in `keep`, from outside the box where possible, until none is left.
 

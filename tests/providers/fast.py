@@ -199,6 +199,10 @@ class FastBox:
         self._at("/")
         return [ProcessInfo(1, 1, "init")]
 
+    async def service_exit_code(self) -> int | None:
+        self._at("/")
+        return None
+
     async def sweep(self, keep: Collection[ProcessKey]) -> int:
         for run in self._at("/.evolve/run").glob("*"):
             if (run / "started").exists() and not (run / "rc").exists():

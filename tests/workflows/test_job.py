@@ -27,7 +27,7 @@ async def test_oracle_scores_one_and_nop_zero(platform: Platform) -> None:
     assert await platform.publish("demo", two_tasks()) == "COMPLETED"
     body = {"datasets": [{"name": "demo"}], "agents": [{"name": "oracle"}, {"name": "nop"}]}
     handle = await start(platform, body)
-    end = await asyncio.wait_for(handle.result(), 60)
+    end = await asyncio.wait_for(handle.result(), 240)
     assert end["status"] == "COMPLETED"
     assert end["by_status"]["SCORED"] == 4
     assert end["mean_reward"] == 0.5
@@ -43,7 +43,7 @@ async def test_oracle_scores_one_and_nop_zero(platform: Platform) -> None:
 async def test_events_are_gapless_and_each_trial_settles_once(platform: Platform) -> None:
     await platform.publish("demo", two_tasks())
     handle = await start(platform, {"datasets": [{"name": "demo"}], "agents": [{"name": "oracle"}]})
-    end = await asyncio.wait_for(handle.result(), 60)
+    end = await asyncio.wait_for(handle.result(), 240)
     events = await platform.rows(
         "SELECT seq, type FROM job_events WHERE job_id = $1 ORDER BY seq", end["job_id"]
     )
@@ -64,7 +64,7 @@ async def test_a_cancel_reaches_running_and_queued_trials(platform: Platform) ->
     handle = await start(platform, body)
     await eventually(lambda: platform.provider.barriers.reached("agent"))
     await handle.signal(names.SIGNAL_CANCEL)
-    end = await asyncio.wait_for(handle.result(), 60)
+    end = await asyncio.wait_for(handle.result(), 240)
     assert end["status"] == "CANCELLED"
     assert end["by_status"]["CANCELLED"] == 6
 
@@ -75,5 +75,5 @@ async def test_temporals_own_cancel_means_the_same(platform: Platform) -> None:
     handle = await start(platform, {"datasets": [{"name": "demo"}], "agents": [{"name": "oracle"}]})
     await eventually(lambda: platform.provider.barriers.reached("agent"))
     await handle.cancel()
-    end = await asyncio.wait_for(handle.result(), 60)
+    end = await asyncio.wait_for(handle.result(), 240)
     assert end["status"] == "CANCELLED"
