@@ -12,6 +12,7 @@ from pathlib import PurePosixPath
 from activities.sandboxes.base import Box
 from activities.trial_context import Hands, TrialContext
 from domain.errors import SandboxDeath
+from store.fences import Fence
 from store.streams import keep_files, read_stream
 from store.trials import TrialFile
 
@@ -23,10 +24,11 @@ ARTIFACTS_DIR = "/logs/artifacts"
 class Capture:
     """Gathers files for one attempt and registers them all at the end."""
 
-    def __init__(self, hands: Hands, context: TrialContext) -> None:
+    def __init__(self, hands: Hands, context: TrialContext, fence: Fence) -> None:
         self._hands = hands
         self._attempt = context.attempt
-        self._context = context
+        self._fence = fence
+        self.context = context
         self.files: list[TrialFile] = []
         self.left_out: list[str] = []
 
@@ -72,7 +74,7 @@ class Capture:
             await self.keep_tree(box, "/logs/agent", "agent")
             await self.keep_tree(box, "/logs/verifier", "verifier")
             await self.keep_tree(box, ARTIFACTS_DIR, f"artifacts{ARTIFACTS_DIR}")
-            for artifact in self._context.task.artifacts:
+            for artifact in self.context.task.artifacts:
                 source = str(PurePosixPath(box.workdir) / artifact.source)
                 # Harbor's rule: an artifact stands under its destination, or its full source path.
                 target = artifact.destination or source.lstrip("/")
@@ -81,8 +83,8 @@ class Capture:
             self.left_out.append(f"the box is gone: {death}")
 
     async def register(self) -> None:
-        """Make the kept files visible."""
-        await keep_files(self._hands.db, self.files)
+        """Make the kept files visible. Raises `Fenced` when another captures the attempt."""
+        await keep_files(self._hands.db, self._fence, self.files)
 
 
 async def _gather(chunks: AsyncIterator[bytes]) -> bytes | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import structlog
@@ -13,12 +14,13 @@ from activities.failures import current_phase
 from activities.heartbeats import heartbeats
 from activities.sandboxes.base import Box, SandboxProvider
 from activities.signatures import CLOSE_TRIAL, SETTLE_TRIAL, CloseInput, Settled
-from activities.trial_context import Hands, TrialContext, box_tag, fence_of
+from activities.trial_context import Hands, box_tag, fence_of
 from activities.verifier import STREAMS as VERIFIER_STREAMS
 from domain.errors import EvolveError, SandboxDeath
 from domain.outcomes import VERIFIER_TAIL_CHARS, AttemptEnd, agent_metadata, exception_of, outcome_of
 from domain.vocabulary import AttemptPhase
-from store.hosts import mark_box
+from store.fences import Fence
+from store.hosts import mark_ending, mark_gone
 from store.record import Settlement, enter_phase, settle
 from store.streams import drop_streams
 
@@ -40,25 +42,27 @@ class CloseTrial:
             end = await self._end_of(close)
             if await enter_phase(self._hands.db, fence):
                 context = await self._hands.load(close)
-                end, members = await self._persist(close, context, end)
+                end, members = await self._persist(close, Capture(self._hands, context, fence), end)
             await self._end_box(close)
-            settled = await self._settle(close, end, members)
+            settled = await self._settle(close, fence, end, members)
             await drop_streams(self._hands.db, close.trial_id, close.attempt_number)
         return settled
 
     @activity.defn(name=SETTLE_TRIAL.name)
     async def settle_trial(self, close: CloseInput) -> Settled:
-        """Without the box or its host: only the record."""
-        return await self._settle(close, await self._end_of(close), {})
+        """Without the box or its host: only the record. It comes after every try of `close_trial`."""
+        fence = replace(fence_of(close, AttemptPhase.PERSIST), is_last_resort=True)
+        return await self._settle(close, fence, await self._end_of(close), {})
 
-    async def _settle(self, close: CloseInput, end: AttemptEnd, members: dict[str, Any]) -> Settled:
+    async def _settle(
+        self, close: CloseInput, fence: Fence, end: AttemptEnd, members: dict[str, Any]
+    ) -> Settled:
         settlement = Settlement(
             outcome=outcome_of(end),
             exception=exception_of(end),
             members=members,
             failed_phase=_phase(close),
         )
-        fence = fence_of(close, AttemptPhase.PERSIST)
         status, reward = await settle(self._hands.db, fence, settlement)
         return Settled(status=status.value, reward=reward)
 
@@ -83,15 +87,14 @@ class CloseTrial:
         return found["rewards"] if found else None
 
     async def _persist(
-        self, close: CloseInput, context: TrialContext, end: AttemptEnd
+        self, close: CloseInput, capture: Capture, end: AttemptEnd
     ) -> tuple[AttemptEnd, dict[str, Any]]:
-        capture = Capture(self._hands, context)
         box = await self._box(close)
         if box is not None:
             if end.is_cancelled:
                 await box.sweep(())
             await capture.keep_box(box)
-        await capture.keep_stream(AGENT_STREAMS["out"], f"agent/{context.harness.stdout_file}")
+        await capture.keep_stream(AGENT_STREAMS["out"], f"agent/{capture.context.harness.stdout_file}")
         await capture.keep_stream(AGENT_STREAMS["err"], "agent/stderr.log")
         output = await capture.keep_stream(VERIFIER_STREAMS["out"], "verifier/test-stdout.txt")
         await capture.register()
@@ -116,10 +119,11 @@ class CloseTrial:
             return
         provider = self._hands.provider(close.provider)
         name = box_tag(self._hands.installation_id, close).name
+        await mark_ending(self._hands.db, name)
         box_ids = [close.box_id] if close.box_id else await self._find(provider, name)
         for box_id in box_ids:
             await provider.destroy(box_id)
-        await mark_box(self._hands.db, name, "gone")
+        await mark_gone(self._hands.db, name)
 
     async def _find(self, provider: SandboxProvider, name: str) -> list[str]:
         found = await provider.list(self._hands.installation_id)

@@ -41,6 +41,7 @@ TRANSIENT = (
     asyncpg.OperatorInterventionError,  # the server is shutting down or starting
     asyncpg.InsufficientResourcesError,
     asyncpg.TransactionRollbackError,  # deadlock, serialization
+    asyncpg.IdleInTransactionSessionTimeoutError,  # this process was frozen or starved
     RPCError,
 )
 

@@ -9,7 +9,7 @@ from activities.sandboxes.base import Box
 from activities.sandboxes.process import ExitStatus
 from store.database import Database
 from store.fences import Fence
-from store.streams import append_chunk, high_water
+from store.streams import append_chunk, confirm_streams, high_water
 
 
 @dataclass(frozen=True)
@@ -21,16 +21,22 @@ class Followed:
 
 
 async def follow_into_store(db: Database, box: Box, fence: Fence, followed: Followed) -> ExitStatus:
-    """Store all output as it comes until the process has ended."""
+    """Store all output as it comes until the process has ended.
+
+    Raises `Fenced` when another follower has taken over: nothing may be done to the box then.
+    """
     offsets = {
         stream: await high_water(db, fence.trial_id, fence.attempt_number, stored)
         for stream, stored in followed.streams.items()
     }
+    ends: dict[str, int] = {}
     end: ExitStatus | None = None
     async for item in process.follow(box, followed.process_name, offsets):
         if isinstance(item, ExitStatus):
             end = item
         else:
             await append_chunk(db, fence, followed.streams[item.stream], item.offset, item.data)
+            ends[followed.streams[item.stream]] = item.offset + len(item.data)
     assert end is not None
+    await confirm_streams(db, fence, ends)
     return end

@@ -16,7 +16,7 @@ from activities.trial_context import Hands, TrialContext, box_tag, fence_of
 from domain.errors import EvolveError, ServiceDied
 from domain.vocabulary import AttemptPhase
 from store.database import now
-from store.hosts import mark_box
+from store.hosts import mark_live
 from store.record import PhaseChange, enter_phase, iso
 
 # A box outlives its own trial by this much, so that a worker that was away finds what it left.
@@ -102,7 +102,10 @@ class OpenBox:
             workdir=task.workdir,
         )
         box = await provider.create(spec)
-        await mark_box(self._hands.db, tag.name, "live", box.box_id)
+        if not await mark_live(self._hands.db, tag.name, box.box_id):
+            # This worker was away while its successor finished the attempt and looked for its box.
+            await provider.destroy(box.box_id)
+            raise TrialOver(f"trial {context.attempt.trial_id} has given its box back")
         return box
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from uuid import uuid4
+
 from temporalio import activity
 
 from activities.archives import tar_of_tree
@@ -24,6 +26,16 @@ PROCESS = "verifier"
 STREAMS = {"out": "verifier/stdout"}
 TESTS_DIR = "/tests"
 LOGS_DIR = "/logs/verifier"
+# $1 holds the tests. The verifier's directory is made fresh, root's alone, so that nothing the agent left
+# there is read. Done once: a worker that was frozen before this must not do it to a verifier that runs.
+LAY_OUT = (
+    process.only_before(
+        PROCESS,
+        f'rm -rf {TESTS_DIR} {LOGS_DIR} && mv "$1" {TESTS_DIR}'
+        f" && mkdir -p /logs/artifacts && mkdir -m 700 {LOGS_DIR}",
+    )
+    + ' || exit; rm -rf "$1"'
+)
 # One stream, in the order it was written; by bash, since most real ones are not executable, and by sh
 # where an image has no bash.
 SCRIPT = (
@@ -69,15 +81,14 @@ class RunVerifier:
         )
 
     async def _lay_out(self, context: TrialContext, box: Box) -> None:
-        """`/logs/verifier` made fresh, root's alone, so that nothing the agent left there is read."""
-        fresh = f"rm -rf {TESTS_DIR} {LOGS_DIR} && mkdir -p /logs/artifacts && mkdir -m 700 {LOGS_DIR}"
-        result = await box.run(["sh", "-c", fresh])
+        staged = f"{TESTS_DIR}.{uuid4().hex}"
+        task_dir = await self._hands.task_dir(context.stored)
+        await box.put_tar(staged, tar_of_tree(task_dir / "tests"))
+        result = await box.run(["sh", "-c", LAY_OUT, "lay-out", staged])
         if result.exit_code != 0:
             raise OSError(
                 f"the verifier's directory could not be made: {result.stderr.decode(errors='replace')}"
             )
-        task_dir = await self._hands.task_dir(context.stored)
-        await box.put_tar(TESTS_DIR, tar_of_tree(task_dir / "tests"))
 
     def _spec(self, context: TrialContext, box: Box, timeout_sec: float) -> ProcessSpec:
         return ProcessSpec(

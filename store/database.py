@@ -21,6 +21,10 @@ from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, async_sessionmaker
 from sqlmodel import Column, SQLModel
 
 POOL_MIN, POOL_MAX = 1, 12
+# A process that is frozen inside a transaction keeps its locks no longer than this: its successor waits
+# for them. Longer than anything of ours takes between two statements.
+IDLE_IN_TRANSACTION_SEC = 30
+_SERVER_SETTINGS = {"idle_in_transaction_session_timeout": f"{IDLE_IN_TRANSACTION_SEC}s"}
 
 
 class Row(SQLModel):
@@ -68,6 +72,7 @@ class Database:
             max_overflow=10,
             json_serializer=encode_json,
             json_deserializer=from_json,
+            connect_args={"server_settings": _SERVER_SETTINGS},
         )
         self._session_factory = async_sessionmaker(self.engine, expire_on_commit=False)
         self._pool: asyncpg.Pool | None = None
@@ -89,6 +94,7 @@ class Database:
                     max_size=POOL_MAX,
                     init=_prepare_connection,
                     reset=_leave_as_is,
+                    server_settings=_SERVER_SETTINGS,
                 )
             return self._pool
 

@@ -24,6 +24,8 @@ PHASE_RANK = {
 }
 """Each activity's place in the life of an attempt."""
 
+LAST_RESORT_RANK = 6
+
 
 class Fenced(EvolveError):
     """The writer's place was taken by a later one: its write is refused and it must stop."""
@@ -40,10 +42,12 @@ class Fence:
     attempt_number: int
     phase: AttemptPhase
     try_number: int
+    is_last_resort: bool = False
+    """A settle without the box, after the tries that could not end it."""
 
     @property
     def rank(self) -> int:
-        return PHASE_RANK[self.phase]
+        return LAST_RESORT_RANK if self.is_last_resort else PHASE_RANK[self.phase]
 
 
 async def lock_trial(connection: Any, fence: Fence) -> Any:

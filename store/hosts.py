@@ -32,7 +32,8 @@ class Host(Row, table=True):
 class BoxLease(Row, table=True):
     """A lease of room on a host, taken before the box is made and given back when it is gone.
 
-    `name` is `BoxTag.name`; `state` is `reserved`, `live` or `gone`.
+    `name` is `BoxTag.name`; `state` is `reserved`, `live`, `ending` or `gone`. From `ending` on a box of
+    that name is nobody's: whoever finds that it has made one destroys it.
     """
 
     __tablename__ = "box_leases"
@@ -155,15 +156,29 @@ async def reserve_room(connection: Any, room: Room, cpu_overcommit: float) -> Ho
     return HostChoice(waiting_for=f"{room.memory_mb} MB and {room.cpus:g} cpus on {hosts[0]['id']}")
 
 
-async def mark_box(db: Database, name: str, state: str, box_id: str | None = None) -> None:
-    """Note that a leased box is `live` under the provider's id, or `gone`."""
+async def mark_live(db: Database, name: str, box_id: str) -> bool:
+    """Note the provider's id of a leased box; False when the lease has ended and nobody will look for it."""
+    pool = await db.pool()
+    marked = await pool.fetchval(
+        "UPDATE box_leases SET state = 'live', box_id = $2"
+        " WHERE name = $1 AND state IN ('reserved', 'live') RETURNING name",
+        name,
+        box_id,
+    )
+    return marked is not None
+
+
+async def mark_ending(db: Database, name: str) -> None:
+    """Say that a box is about to be destroyed: its room is still taken, but it is nobody's any more."""
+    pool = await db.pool()
+    await pool.execute("UPDATE box_leases SET state = 'ending' WHERE name = $1 AND state <> 'gone'", name)
+
+
+async def mark_gone(db: Database, name: str) -> None:
+    """Give a box's room back."""
     pool = await db.pool()
     await pool.execute(
-        "UPDATE box_leases SET state = $2::text, box_id = coalesce($3, box_id),"
-        " gone_at = CASE WHEN $2::text = 'gone' THEN now() END WHERE name = $1",
-        name,
-        state,
-        box_id,
+        "UPDATE box_leases SET state = 'gone', gone_at = now() WHERE name = $1 AND state <> 'gone'", name
     )
 
 

@@ -2,31 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from store.database import Database
-from store.fences import Fence, Fenced
+from store.fences import Fence, Fenced, lock_trial
 from store.trials import TrialFile
 
-_APPEND = """
-INSERT INTO stream_chunks (trial_id, attempt_number, name, offset_bytes, data)
-SELECT id, $2::int, $3::text, $4::bigint, $5::bytea FROM trials
-WHERE id = $1 AND (attempt_number, fence_phase, fence_try) <= ($2::int, $6::int, $7::int)
-ON CONFLICT DO NOTHING
-RETURNING 1
-"""
 _HIGH_WATER = """
 SELECT offset_bytes + length(data) FROM stream_chunks
 WHERE trial_id = $1 AND attempt_number = $2 AND name = $3 ORDER BY offset_bytes DESC LIMIT 1
+"""
+_APPEND = f"""
+INSERT INTO stream_chunks (trial_id, attempt_number, name, offset_bytes, data)
+SELECT id, $2::int, $3::text, $4::bigint, $5::bytea FROM trials
+WHERE id = $1 AND (attempt_number, fence_phase, fence_try) <= ($2::int, $6::int, $7::int)
+  AND $4::bigint = coalesce(({_HIGH_WATER}), 0)
+ON CONFLICT DO NOTHING
+RETURNING 1
 """
 _READ = """
 SELECT data FROM stream_chunks WHERE trial_id = $1 AND attempt_number = $2 AND name = $3 ORDER BY offset_bytes
 """
 
 
+class LostOutput(OSError):
+    """A database that was killed came back without the last output that it took: it is to be read again."""
+
+
 async def append_chunk(db: Database, fence: Fence, name: str, offset_bytes: int, data: bytes) -> None:
-    """Store what was read at `offset_bytes`. Raises `Fenced` when another follower has taken over."""
+    """Store what was read at `offset_bytes`, which is where the stored output ends.
+
+    What is stored already stays. Raises `Fenced` when another follower has taken over, and `LostOutput`.
+    """
     pool = await db.pool()
     # What a process prints is chatty and read again after a crash: it need not wait for the disk.
     async with pool.acquire() as connection, connection.transaction():
@@ -41,8 +49,23 @@ async def append_chunk(db: Database, fence: Fence, name: str, offset_bytes: int,
             fence.rank,
             fence.try_number,
         )
-    if stored is None and await high_water(db, fence.trial_id, fence.attempt_number, name) <= offset_bytes:
+    if stored is not None:
+        return
+    end = await high_water(db, fence.trial_id, fence.attempt_number, name)
+    if end < offset_bytes:
+        raise LostOutput(f"trial {fence.trial_id}: {name} ends at {end}, not at {offset_bytes}")
+    if end == offset_bytes:
         raise Fenced(f"trial {fence.trial_id}: output of {fence.phase} is followed by a later try")
+
+
+async def confirm_streams(db: Database, fence: Fence, ends: Mapping[str, int]) -> None:
+    """Make what was appended durable, as far as `ends` (name → bytes). Raises `Fenced` and `LostOutput`."""
+    async with db.transaction() as connection:
+        await lock_trial(connection, fence)
+        for name, end in ends.items():
+            stored = await connection.fetchval(_HIGH_WATER, fence.trial_id, fence.attempt_number, name) or 0
+            if stored < end:
+                raise LostOutput(f"trial {fence.trial_id}: {name} ends at {stored}, not at {end}")
 
 
 async def high_water(db: Database, trial_id: str, attempt_number: int, name: str) -> int:
@@ -66,9 +89,10 @@ async def drop_streams(db: Database, trial_id: str, attempt_number: int) -> None
     )
 
 
-async def keep_files(db: Database, files: Sequence[TrialFile]) -> None:
-    """Register kept files; a path that is there already is replaced."""
+async def keep_files(db: Database, fence: Fence, files: Sequence[TrialFile]) -> None:
+    """Register kept files; a path that is there already is replaced. Raises `Fenced`."""
     async with db.transaction() as connection:
+        await lock_trial(connection, fence)
         await connection.executemany(
             "INSERT INTO trial_files (trial_id, attempt_number, path, size_bytes, sha256, blob_key, mode)"
             " VALUES ($1, $2, $3, $4, $5, $6, $7)"

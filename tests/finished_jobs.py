@@ -138,7 +138,8 @@ async def keep(db: Database, blobs: Blobs, trial_id: str, files: dict[str, bytes
                 blob_key=key, mode=0o755 if path.endswith(".sh") else 0o644,
             )
         )  # fmt: skip
-    await keep_files(db, rows)
+    job_id = await (await db.pool()).fetchval("SELECT job_id FROM trials WHERE id = $1", trial_id)
+    await keep_files(db, Fence(job_id, trial_id, 1, AttemptPhase.PERSIST, 1), rows)
 
 
 async def finished_job(db: Database, blobs: Blobs) -> str:

@@ -40,6 +40,7 @@ __all__ = [
     "baseline",
     "cancel",
     "follow",
+    "only_before",
     "shell_exports",
     "start",
     "status",
@@ -118,6 +119,11 @@ async def start(box: Box, spec: ProcessSpec) -> None:
     if launched.exit_code != 0:
         told = launched.stderr.decode(errors="replace").strip()
         raise ProviderUnreachable(f"the runner of {spec.name!r} did not start: {told}")
+
+
+def only_before(name: str, script: str) -> str:
+    """`script` for a shell, made to do nothing once the process `name` has been started in its box."""
+    return f"[ -e {_run_dir(name)}/claim ] || {{ {script}; }}"
 
 
 def _run_dir(name: str) -> str:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from evolve import EvolveAPIError
 
+from domain.vocabulary import AttemptPhase
 from store import archives
 from store.fences import Fence
 from store.streams import add_trace_events, append_chunk, keep_files
@@ -45,7 +46,8 @@ async def keep(api: Api, trial_id: str, files: dict[str, bytes]) -> None:
                 blob_key=key,
             )
         )
-    await keep_files(api.db, rows)
+    job_id = await (await api.db.pool()).fetchval("SELECT job_id FROM trials WHERE id = $1", trial_id)
+    await keep_files(api.db, Fence(job_id, trial_id, 1, AttemptPhase.PERSIST, 1), rows)
 
 
 async def test_a_trace_is_paged_filtered_and_tailed(api: Api):

@@ -18,7 +18,6 @@ import json
 import os
 import shutil
 import tarfile
-import time
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -110,14 +109,20 @@ class FastBox:
     ) -> RunResult:
         self._at("/")
         if len(argv) > 4 and argv[3] == "launch":
-            self._launch(Path(argv[4]).name, Path(argv[5]).name)
-        elif "rm -rf /tests" in argv[-1]:
+            self._launch(Path(argv[4]).name, Path(argv[5]).name, mark=argv[10])
+        elif len(argv) > 4 and argv[3] == "lay-out":
+            self._lay_out(argv[4])
+        return RunResult(0, b"", b"")
+
+    def _lay_out(self, staged: str) -> None:
+        if not self._at("/.evolve/run/verifier").exists():
             for path in ("/tests", "/logs/verifier"):
                 shutil.rmtree(self._at(path), ignore_errors=True)
             self._at("/logs/verifier").mkdir(parents=True)
-        return RunResult(0, b"", b"")
+            self._at(staged).rename(self._at("/tests"))
+        shutil.rmtree(self._at(staged), ignore_errors=True)
 
-    def _launch(self, name: str, staged: str) -> None:
+    def _launch(self, name: str, staged: str, *, mark: str) -> None:
         runs = self._at("/.evolve/run")
         try:
             (runs / name).mkdir(parents=True)
@@ -127,10 +132,10 @@ class FastBox:
             shutil.rmtree(runs / staged, ignore_errors=True)
         with (self._root.parent.parent / "executions").open("a") as log:
             log.write(f"{self.box_id} {name}\n")
-        (runs / name / "started").write_text(str(time.time()))
+        (runs / name / "started").write_text(mark)
 
     def _finish(self, run: Path) -> None:
-        """Act the command once its barrier is open: the runner's files, in the runner's order."""
+        """Act the command, once its barrier is open."""
         script = self._at("/solution/solve.sh" if run.name == "agent" else "/tests/test.sh")
         code, printed = 0, ""
         for line in script.read_text().splitlines() if script.exists() else []:
@@ -144,8 +149,14 @@ class FastBox:
             elif word == "solve":
                 self._at("/app").mkdir(exist_ok=True)
                 self._at("/app/solved").touch()
-        (run / "out").write_text(printed)
-        (run / "err").touch()
+        self._end(run, code, printed)
+
+    def _end(self, run: Path, code: int, printed: str = "") -> None:
+        """The runner's files, in the runner's order."""
+        mark = (run / "started").read_text()
+        (run / "out").write_text(f"{printed}\0\1{mark}")
+        (run / "err").write_text(f"\0\1{mark}")
+        (run / "pid").write_text(f"2 2 2 2 1.0 0 0 {mark}")
         (run / "rc.partial").write_text(f"{code} exit 1.0")
         (run / "rc.partial").rename(run / "rc")
 
@@ -206,7 +217,7 @@ class FastBox:
     async def sweep(self, keep: Collection[ProcessKey]) -> int:
         for run in self._at("/.evolve/run").glob("*"):
             if (run / "started").exists() and not (run / "rc").exists():
-                (run / "rc").write_text("137 exit 1.0")
+                self._end(run, 137)
         return 0
 
 
