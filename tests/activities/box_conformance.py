@@ -323,7 +323,7 @@ os.setsid()
 if os.fork(): os._exit(0)
 time.sleep(1000)' &
 """
-# Forks all the time, at a rate that leaves the machine to others: a real bomb was seen to stop it for minutes.
+# Forks all the time, at a rate that leaves the machine to others: a real bomb stopped it for minutes.
 BREEDERS = "for i in 1 2 3 4 5 6 7 8; do (while :; do sleep 0.05 & wait $!; done) & done; sleep 600"
 
 
