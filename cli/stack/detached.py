@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import subprocess
 import sys
@@ -14,12 +15,15 @@ import typer
 from cli.stack.errors import StackError
 from cli.stack.home import Home
 from cli.stack.identity import SUPERVISOR
+from cli.stack.keeper import READY_TIMEOUT_SEC
 from cli.stack.logs import tail
 from cli.stack.ports import StackPorts
 from cli.stack.record import StackRecord
+from cli.stack.status import stack_status
 from domain.errors import EvolveError
 
-# The report's last line: nothing more than one of them follows.
+POLL_SEC = 0.2
+# The report's last line.
 READY, FAILED = "READY", "FAILED "
 
 
@@ -68,12 +72,25 @@ def start(told: Callable[[str], None]) -> tuple[Home, StackPorts]:
     home.make()
     if home.supervisor_lives():
         told(f"the stack of {home.path} is already running")
+        asyncio.run(_await_healthy(home))
     else:
         _await_report(_spawn(home), home, told)
     record = StackRecord.read(home.stack_record)
     if record is None:
         raise StackError(f"the stack of {home.path} is starting or stopping: see `evolve status`")
     return home, record.ports
+
+
+async def _await_healthy(home: Home) -> None:
+    """Who started it may not be done yet."""
+    try:
+        async with asyncio.timeout(READY_TIMEOUT_SEC):
+            found = await stack_status(home)
+            while not found.is_healthy:
+                await asyncio.sleep(POLL_SEC)
+                found = await stack_status(home)
+    except TimeoutError:
+        raise StackError(f"the stack of {home.path} is up, but not healthy: see `evolve status`") from None
 
 
 def _spawn(home: Home) -> int:

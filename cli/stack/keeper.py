@@ -35,18 +35,19 @@ class Keeper:
         self._task: asyncio.Task[None] | None = None
 
     async def adopt(self) -> bool:
-        """Take over a living child of an earlier supervisor; one that would be started differently is
-        stopped. True when it was taken over."""
+        """Take over a living child of an earlier supervisor; one that would be started differently, or
+        does not answer, is stopped. True when it was taken over."""
         found = Child.recorded(self._home, self.spec.name)
         if found is None:
             return False
         child, digest = found
+        why = "which was set up differently"
         if digest == self.spec.digest:
-            self.child = child
-            return True
-        self._told(
-            f"{self.spec.name}: stopping pid {child.pid} of an earlier start, which was set up differently"
-        )
+            if await self.spec.is_ready(child.pid):
+                self.child = child
+                return True
+            why = "which does not answer"
+        self._told(f"{self.spec.name}: stopping pid {child.pid} of an earlier start, {why}")
         await child.stop(self.spec.stop_ladder)
         return False
 

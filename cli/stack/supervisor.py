@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 
 from cli.stack.child import StopLadder
 from cli.stack.home import Home
-from cli.stack.identity import SUPERVISOR, record_myself
+from cli.stack.identity import SUPERVISOR, ProcessRecord, record_myself
 from cli.stack.keeper import Keeper
 from cli.stack.logs import rotate_all
 from cli.stack.ports import StackPorts
@@ -121,6 +121,10 @@ def run_supervisor(told: Told, on_ready: Callable[[Home, StackPorts], None]) -> 
     with home.lock():
         record_myself(home.process_record(SUPERVISOR))
         temporal = EmbeddedTemporal.prepare(home, settings)
+        # Before the seconds that a first initdb takes; and again once it is known who is taken over.
+        temporal.ports.check(
+            running={name for name, _ in DOWN_ORDER if ProcessRecord.read(home.process_record(name))}
+        )
         postgres = EmbeddedPostgres.prepare(home)
 
         async def supervise() -> None:

@@ -118,6 +118,12 @@ async def test_a_living_child_is_taken_over_unless_it_would_be_started_different
     assert not is_alive(left.pid)
 
 
+async def test_a_living_child_that_does_not_answer_is_replaced(home: Home) -> None:
+    left = Child.spawn(_spec("sleep", "600"), home)
+    assert not await Keeper(_spec("sleep", "600", is_ready=_never), home, _said).adopt()
+    assert not is_alive(left.pid)
+
+
 async def test_a_child_that_will_not_end_is_killed(home: Home) -> None:
     child = Child.spawn(_spec("sh", "-c", "trap '' TERM; echo deaf; while :; do sleep 0.1; done"), home)
     await eventually(lambda: "deaf" in home.log("child").read_text())
