@@ -29,6 +29,9 @@ from domain.errors import (
 SERVICE = "entrypoint"
 SWEEP_TIMEOUT_SEC = 60.0
 SWEEP_TRIES = 3
+# Of so many only the names are told: reading a command line waits for its process, and those of a fork
+# bomb hardly get to run.
+CROWD = 256
 # Values come by descriptor 3, so that none is in a command line; the rest is the command.
 _RUN = '. /proc/self/fd/3; exec 3<&-; exec "$@"'
 
@@ -169,19 +172,21 @@ class LocalBox:
             names = [each for each in os.listdir(proc) if each.isdigit()]
         except FileNotFoundError as error:
             raise SandboxDeath(f"the box {self.box_id} is gone") from error
-        found = [self._process(proc / name) for name in names]
+        found = [self._process(proc / name, has_words=len(names) < CROWD) for name in names]
         return sorted((each for each in found if each), key=lambda each: each.pid)
 
     @staticmethod
-    def _process(path: Path) -> ProcessInfo | None:
+    def _process(path: Path, *, has_words: bool) -> ProcessInfo | None:
         try:
-            fields = (path / "stat").read_bytes().rpartition(b") ")[2].split()
-            command = (path / "cmdline").read_bytes().rstrip(b"\0").replace(b"\0", b" ")
+            before, _, after = (path / "stat").read_bytes().rpartition(b") ")
+            words = (path / "cmdline").read_bytes() if has_words else before.partition(b"(")[2]
         except (FileNotFoundError, ProcessLookupError):
             return None
+        fields = after.split()
         if fields[0] in (b"Z", b"X"):
             return None
-        return ProcessInfo(int(path.name), int(fields[19]), command.decode(errors="replace"))
+        command = words.rstrip(b"\0").replace(b"\0", b" ").decode(errors="replace")
+        return ProcessInfo(int(path.name), int(fields[19]), command)
 
     async def sweep(self, keep: Collection[ProcessKey]) -> int:
         proc = f"/proc/{self._init_in_pod}/root/proc"

@@ -15,7 +15,7 @@ from domain.errors import ProviderCreateFailure
 
 # slirp4netns' own resolver, which asks the host's: one on the host's loopback too.
 RESOLVER = "10.0.2.3"
-NEEDED = ("sh", "unshare", "nsenter", "setpriv", "prlimit", "mount", "env", "sleep")
+NEEDED = ("sh", "unshare", "nsenter", "setpriv", "prlimit", "nice", "mount", "env", "sleep")
 
 
 def find_program(name: str) -> str | None:

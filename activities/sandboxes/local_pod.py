@@ -219,9 +219,11 @@ def limit_command(host: LocalHost, name: str, ceilings: Ceilings) -> list[str]:
     """The start of a command line whose program is held to the box's ceilings."""
     if host.is_root:
         return [host.program("sh"), "-c", _JOIN, "join", *cgroups.entry_files(name), "--"]
+    # Without control groups a fork bomb gets the same share of the CPU for each of its processes.
+    yielding = [host.program("nice"), "-n", "15"]
     limits = [f"--nproc={PIDS_LIMIT}"]
     if ceilings.memory_mb:
         limits.append(f"--data={ceilings.memory_mb * 1024 * 1024}")
     if ceilings.storage_mb:
         limits.append(f"--fsize={ceilings.storage_mb * 1024 * 1024}")
-    return [host.program("prlimit"), *limits, "--"]
+    return [*yielding, host.program("prlimit"), *limits, "--"]

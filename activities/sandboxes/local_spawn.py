@@ -21,6 +21,7 @@ HOST_PATH = "/usr/sbin:/usr/bin:/sbin:/bin"
 _HIGH_FD = 200
 _DEFAULT_SIGNALS = signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}
 KILL_SEC = 30.0
+STOPPED_CHECK_SEC = 0.25
 
 
 def spawn(argv: Sequence[str], fds: Mapping[int, int]) -> int:
@@ -78,13 +79,24 @@ async def run_program(
     with memory_file(stdin) as given, memory_file() as out, memory_file() as err:
         pid = await asyncio.to_thread(spawn, argv, {0: given, 1: out, 2: err, **(fds or {})})
         try:
-            await wait_for_end(pid, timeout_sec)
+            await _wait_for_program(pid, timeout_sec)
         except BaseException:
             await _kill_group(pid)
             raise
         status = _reap(pid, 0)
         code = os.waitstatus_to_exitcode(status or 0)
         return RunResult(code if code >= 0 else 128 - code, _content(out), _content(err))
+
+
+async def _wait_for_program(pid: int, timeout_sec: float) -> None:
+    """Until it has ended. An nsenter whose command a sweep stopped stops itself too: it is let go on."""
+    async with asyncio.timeout(timeout_sec):
+        while True:
+            with suppress(TimeoutError):
+                await wait_for_end(pid, STOPPED_CHECK_SEC)
+                return
+            if _state_of(pid)[0] == b"T":
+                os.kill(pid, signal.SIGCONT)
 
 
 async def _kill_group(pid: int) -> None:

@@ -102,11 +102,13 @@ async def test_a_second_start_does_nothing(box: Box) -> None:
 
 async def test_the_state_is_told_at_any_time(seen: Any) -> None:
     assert await process.status(seen, "agent") is None
-    await process.start(seen, script("cat /app/go; exit 3"))
-    await sh(seen, "mkfifo /app/go 2>/dev/null; true")
-    assert isinstance(await process.status(seen, "agent"), Running | ExitStatus)
-    await outcome(seen)
-    assert isinstance(await process.status(seen, "agent"), ExitStatus)
+    await process.start(seen, script("until [ -e /app/go ]; do sleep 0.02; done; exit 3"))
+    assert isinstance(await process.status(seen, "agent"), Running)
+    await sh(seen, "touch /app/go")
+    assert (await outcome(seen))[2].exit_code == 3
+    ended = await process.status(seen, "agent")
+    assert isinstance(ended, ExitStatus)
+    assert ended.exit_code == 3
 
 
 async def test_stdin_is_given_whole_or_is_empty(box: Box) -> None:
