@@ -1,14 +1,16 @@
 .DEFAULT_GOAL := help
 SHELL := /bin/bash
+# Without compiled bytecode every process compiles its libraries anew: seconds of each start.
+unexport PYTHONDONTWRITEBYTECODE
 VENV := .venv
 BIN := $(VENV)/bin
 
-help: ## print these targets
+help: ## these targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
 
 $(VENV)/.installed: requirements.lock pyproject.toml
 	@test -x $(BIN)/uv || { python3 -m venv $(VENV) && $(BIN)/pip install -q uv; }
-	@$(BIN)/uv pip install -q --python $(BIN)/python --require-hashes -r requirements.lock
+	@$(BIN)/uv pip install -q --compile-bytecode --python $(BIN)/python --require-hashes -r requirements.lock
 	@$(BIN)/uv pip install -q --python $(BIN)/python --no-deps --no-build-isolation -e .
 	@touch $@
 
@@ -35,7 +37,7 @@ harbor-peer: install ## an interpreter that can import `harbor`, which judges ou
 test: install ## everything that CI runs
 	@bash tests/run.sh
 
-.PHONY: help install quickstart lock lint types setup-docker harbor-peer test
-
 migration: install ## write a migration from the tables: make migration M="why"
 	$(BIN)/python -m tests.make_migration "$(M)"
+
+.PHONY: help install quickstart lock lint types setup-docker harbor-peer test migration

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 from temporalio import activity
+from temporalio.client import WorkflowExecutionStatus
+from temporalio.service import RPCError, RPCStatusCode
 
 from activities.signatures import (
     ACCEPT_JOB,
     CANCEL_JOB,
     CANCEL_UNSTARTED,
-    FIND_SETTLED,
+    FIND_SILENT,
     FINISH_JOB,
     AcceptInput,
-    Indexes,
     JobEnd,
     JobIndexes,
     JobRef,
     JobStart,
     Nothing,
+    Silent,
 )
 from activities.trial_context import Hands
 from domain.errors import EvolveError
@@ -54,18 +56,31 @@ class Jobs:
             is_cancelled=row["status"] in (JobStatus.CANCELLING, JobStatus.CANCELLED),
         )
 
-    @activity.defn(name=FIND_SETTLED.name)
-    async def find_settled(self, silent: JobIndexes) -> Indexes:
-        """Which of the trials have settled, or were deleted."""
+    @activity.defn(name=FIND_SILENT.name)
+    async def find_silent(self, trials: JobIndexes) -> Silent:
+        """Which have settled (or were deleted), and which never will by themselves."""
         pool = await self._hands.db.pool()
         rows = await pool.fetch(
-            "SELECT index FROM trials WHERE job_id = $1 AND index = ANY($2) AND NOT (status = ANY($3))",
-            silent.job_id,
-            silent.indexes,
+            "SELECT id, index FROM trials WHERE job_id = $1 AND index = ANY($2) AND NOT (status = ANY($3))",
+            trials.job_id,
+            trials.indexes,
             [status.value for status in TRIAL_TERMINAL],
         )
-        live = {row["index"] for row in rows}
-        return Indexes(indexes=[index for index in silent.indexes if index not in live])
+        live: dict[int, str] = {row["index"]: row["id"] for row in rows}
+        settled = [index for index in trials.indexes if index not in live]
+        lost = [index for index, trial_id in live.items() if await self._is_closed(trial_id)]
+        return Silent(settled=settled, lost=lost)
+
+    async def _is_closed(self, trial_id: str) -> bool:
+        """Whether the trial's workflow has ended; one that is only about to start has not."""
+        client = activity.client()
+        try:
+            found = await client.get_workflow_handle(f"trial/{trial_id}").describe()
+        except RPCError as error:
+            if error.status == RPCStatusCode.NOT_FOUND:
+                return False
+            raise
+        return found.status is not None and found.status != WorkflowExecutionStatus.RUNNING
 
     @activity.defn(name=CANCEL_JOB.name)
     async def cancel(self, job: JobRef) -> Nothing:

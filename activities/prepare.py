@@ -6,14 +6,14 @@ from typing import Any
 
 from temporalio import activity
 
-from activities.signatures import PREPARE_TRIAL, AttemptRef, Placement
+from activities.signatures import FIND_PLACE, PREPARE_TRIAL, AttemptRef, Placement
 from activities.trial_context import Hands, TrialContext, box_tag, fence_of
 from domain.events import TrialName, trial_running
 from domain.vocabulary import AttemptPhase, TrialStatus
 from store.database import now
 from store.events import append_events
 from store.fences import is_settled, lock_trial
-from store.hosts import Room, reserve_room
+from store.hosts import Room, leased_host, reserve_room
 from store.record import iso, move_status
 
 # What a task that declares nothing is taken to need.
@@ -46,6 +46,19 @@ class Prepare:
             host_id=choice.host_id,
             queue=choice.queue,
             follow_queue=choice.follow_queue,
+        )
+
+    @activity.defn(name=FIND_PLACE.name)
+    async def find_place(self, attempt: AttemptRef) -> Placement:
+        name = box_tag(self._hands.installation_id, attempt).name
+        lease = await leased_host(self._hands.db, name)
+        if lease is None:
+            return Placement()
+        return Placement(
+            provider=lease["provider"],
+            host_id=lease["id"],
+            queue=lease["queue"],
+            follow_queue=lease["follow_queue"],
         )
 
     def _room(self, context: TrialContext) -> Room:

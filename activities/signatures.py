@@ -127,6 +127,8 @@ class Settled(Payload):
 
 
 PREPARE_TRIAL = Signature("prepare_trial", AttemptRef, Placement)
+FIND_PLACE = Signature("find_place", AttemptRef, Placement)
+"""Where an attempt was placed, for one that only remains to be closed; empty when it never was."""
 OPEN_BOX = Signature("open_box", PlacedAttempt, OpenedBox)
 RUN_AGENT = Signature("run_agent", BoxedAttempt, AgentEnd)
 RUN_VERIFIER = Signature("run_verifier", VerifierInput, VerifierEnd)
@@ -168,10 +170,12 @@ class JobIndexes(JobRef):
     indexes: list[int]
 
 
-class Indexes(Payload):
-    """Indexes of trials."""
+class Silent(Payload):
+    """Of trials that did not signal: those that have `settled`, and the `lost`, whose workflow is closed
+    although they have not (an operator terminated it)."""
 
-    indexes: list[int]
+    settled: list[int]
+    lost: list[int]
 
 
 class JobEnd(Payload):
@@ -185,7 +189,7 @@ class JobEnd(Payload):
 
 
 ACCEPT_JOB = Signature("accept_job", AcceptInput, JobStart)
-FIND_SETTLED = Signature("find_settled", JobIndexes, Indexes)
+FIND_SILENT = Signature("find_silent", JobIndexes, Silent)
 CANCEL_JOB = Signature("cancel_job", JobRef, Nothing)
 CANCEL_UNSTARTED = Signature("cancel_unstarted", JobIndexes, Nothing)
 FINISH_JOB = Signature("finish_job", JobRef, JobEnd)

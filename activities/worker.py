@@ -107,7 +107,7 @@ def make_workers(client: Client, settings: WorkerSettings, hands: Hands, side: W
     jobs, imports, prepare, close = Jobs(hands), Imports(hands), Prepare(hands), CloseTrial(hands)
     shared: list[Any] = [
         jobs.accept,
-        jobs.find_settled,
+        jobs.find_silent,
         jobs.cancel,
         jobs.cancel_unstarted,
         jobs.finish,
@@ -115,6 +115,7 @@ def make_workers(client: Client, settings: WorkerSettings, hands: Hands, side: W
         imports.build,
         imports.finish,
         prepare.prepare_trial,
+        prepare.find_place,
         close.close_trial,
         close.settle_trial,
         Archives(hands).build,

@@ -156,6 +156,16 @@ async def reserve_room(connection: Any, room: Room, cpu_overcommit: float) -> Ho
     return HostChoice(waiting_for=f"{room.memory_mb} MB and {room.cpus:g} cpus on {hosts[0]['id']}")
 
 
+async def leased_host(db: Database, name: str) -> Any:
+    """Where a box has room: `provider`, and its host's `id`, `queue`, `follow_queue`; None when nowhere."""
+    pool = await db.pool()
+    return await pool.fetchrow(
+        "SELECT b.provider, h.id, h.queue, h.follow_queue FROM box_leases b JOIN hosts h ON h.id = b.host_id"
+        " WHERE b.name = $1 AND b.state <> 'gone'",
+        name,
+    )
+
+
 async def mark_live(db: Database, name: str, box_id: str) -> bool:
     """Note the provider's id of a leased box; False when the lease has ended and nobody will look for it."""
     pool = await db.pool()

@@ -4,6 +4,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 bin=.venv/bin
+unset PYTHONDONTWRITEBYTECODE
 say() { printf '\n== %s\n' "$*"; }
 run() {
     local started=$SECONDS

@@ -15,13 +15,16 @@ from activities.signatures import Payload, Placement
 
 
 class TrialInput(Payload):
-    """One trial of a job. `job_workflow_id` is told when it settles."""
+    """One trial of a job. `job_workflow_id` is told when it settles.
+
+    `ended_by`: the trial's first workflow was ended from outside; what it left is closed for this reason.
+    """
 
     job_id: str
     trial_id: str
     index: int
     job_workflow_id: str
-    task_name: str = ""
+    ended_by: str | None = None
 
 
 @dataclass

@@ -146,19 +146,24 @@ class JobWorkflow:
             self._window = w.model_copy(update={"next_index": index + 1, "in_flight": [*w.in_flight, index]})
             await self._start(index)
 
-    async def _start(self, index: int) -> None:
+    async def _start(self, index: int, *, ended_by: str | None = None) -> None:
         job_id = self._open.start.job_id
         trial = trial_id_of(job_id, index)
         start = TrialInput(
-            job_id=job_id, trial_id=trial, index=index, job_workflow_id=workflow.info().workflow_id
+            job_id=job_id,
+            trial_id=trial,
+            index=index,
+            job_workflow_id=workflow.info().workflow_id,
+            ended_by=ended_by,
         )
+        again = WorkflowIDReusePolicy.ALLOW_DUPLICATE_FAILED_ONLY
         try:
             await workflow.start_child_workflow(
                 TrialWorkflow.run,
                 start,
                 id=names.trial_workflow_id(trial),
                 parent_close_policy=ParentClosePolicy.ABANDON,
-                id_reuse_policy=WorkflowIDReusePolicy.REJECT_DUPLICATE,
+                id_reuse_policy=again if ended_by else WorkflowIDReusePolicy.REJECT_DUPLICATE,
                 static_summary=f"trial {index} of job {job_id}",
             )
         except WorkflowAlreadyStartedError:
@@ -189,10 +194,12 @@ class JobWorkflow:
             workflow.logger.info("trial %s could not be cancelled: %s", trial, error)
 
     async def _reconcile(self) -> None:
-        """A trial that an operator terminated never signals: ask for what is silent."""
-        silent = JobIndexes(job_id=self._open.start.job_id, indexes=self._open.in_flight)
-        found = await options.call(act.FIND_SETTLED, silent, options.RECORD)
-        self._settled.extend(found.indexes)
+        """Ask for what is silent: a trial whose workflow an operator terminated never signals."""
+        flying = JobIndexes(job_id=self._open.start.job_id, indexes=self._open.in_flight)
+        silent = await options.call(act.FIND_SILENT, flying, options.RECORD)
+        self._settled.extend(silent.settled)
+        for index in silent.lost:
+            await self._start(index, ended_by="The trial's workflow was ended from outside.")
 
     def _is_long(self) -> bool:
         is_due = self._settled_in_this_run >= options.TRIALS_PER_RUN

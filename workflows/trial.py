@@ -29,7 +29,12 @@ class TrialWorkflow:
     async def run(self, start: TrialInput) -> act.Settled:
         failure: Failure | None = None
         try:
-            await self._run_attempt()
+            if start.ended_by is None:
+                await self._run_attempt()
+            else:
+                place = await options.call_here(act.FIND_PLACE, self._attempt, options.RECORD)
+                self._progress.placement = place
+                failure = Failure(kind="infrastructure", message=start.ended_by)
         except BaseException as error:
             failure = _failure_of(error)
             if failure is None:
@@ -102,9 +107,10 @@ def _failure_of(error: BaseException) -> Failure | None:
     """What ends the attempt without a verdict; None for what must fail the workflow itself."""
     if is_cancelled_exception(error):
         return Failure(kind="cancelled", message="The trial was stopped.")
-    if not isinstance(error, ActivityError):
+    # A local activity's failure comes as it is, a normal one's wrapped.
+    cause = error.cause if isinstance(error, ActivityError) else error
+    if not isinstance(error, ActivityError | ApplicationError):
         return None
-    cause = error.cause
     message = cause.message if isinstance(cause, ApplicationError) else str(cause)
     facts = _failure_facts(cause)
     return Failure(

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+from datetime import timedelta
 from typing import Any
 from uuid import uuid4
+
+import pytest
 
 from tests.factories import task_files
 from tests.inprocess import Platform
 from tests.waiting import eventually
-from workflows import names
+from workflows import names, options
 
 
 def two_tasks() -> dict[str, str]:
@@ -77,3 +80,20 @@ async def test_temporals_own_cancel_means_the_same(platform: Platform) -> None:
     await handle.cancel()
     end = await asyncio.wait_for(handle.result(), 240)
     assert end["status"] == "CANCELLED"
+
+
+async def test_a_trial_that_an_operator_terminates_is_closed_and_the_job_ends(
+    platform: Platform, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(options, "RECONCILE_AFTER", timedelta(seconds=1))
+    await platform.publish("demo", task_files("alpha"))
+    platform.provider.barriers.hold("agent")
+    handle = await start(platform, {"datasets": [{"name": "demo"}], "agents": [{"name": "oracle"}]})
+    await eventually(lambda: platform.provider.barriers.reached("agent"))
+    [trial] = await platform.rows("SELECT id FROM trials")
+    await platform.client.get_workflow_handle(f"trial/{trial['id']}").terminate("an operator")
+    end = await asyncio.wait_for(handle.result(), 240)
+    assert end["by_status"]["INFRASTRUCTURE_ERROR"] == 1
+    [settled] = await platform.rows("SELECT result FROM trials")
+    assert "ended from outside" in settled["result"]["exception_info"]["exception_message"]
+    assert await platform.rows("SELECT FROM box_leases WHERE state <> 'gone'") == []
