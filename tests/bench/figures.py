@@ -4,8 +4,26 @@ from __future__ import annotations
 
 import os
 import statistics
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+
+LOOP = 1_000_000
+
+
+@dataclass(frozen=True)
+class Conditions:
+    """How busy and how fast the machine is: the load average, and CPU-ms of a fixed loop of Python."""
+
+    load: float
+    loop_ms: float
+
+    @classmethod
+    def now(cls) -> Conditions:
+        began = time.process_time()
+        for _ in range(LOOP):
+            pass
+        return cls(os.getloadavg()[0], (time.process_time() - began) * 1000)
 
 
 @dataclass(frozen=True)
@@ -17,7 +35,7 @@ class Figure:
     unit: str
     target: float | None = None
     is_at_most: bool = True
-    load: float = field(default_factory=lambda: os.getloadavg()[0])
+    conditions: Conditions = field(default_factory=lambda: Conditions.now())
 
     @property
     def value(self) -> float:
@@ -55,5 +73,10 @@ def print_table(figures: Sequence[Figure]) -> None:
         say("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
         if number == 0:
             say("  ".join("-" * width for width in widths))
-    loads = [each.load for each in figures] or [0.0]
-    say(f"conditions: {os.cpu_count()} cpus, load average {min(loads):.1f} to {max(loads):.1f} meanwhile")
+    met = [each.conditions for each in figures]
+    for what, values in (
+        ("load average", [each.load for each in met]),
+        ("CPU-ms of a loop of a million", [each.loop_ms for each in met]),
+    ):
+        if values:
+            say(f"conditions: {what} {min(values):.1f} to {max(values):.1f}, {os.cpu_count()} cpus")
