@@ -18,6 +18,7 @@ from activities.settings import WorkerSettings
 from activities.signatures import ArchiveRef
 from activities.trial_context import Hands
 from domain.errors import EvolveError
+from domain.providers import PROVIDERS
 from domain.trials import trial_name
 from store import archives, job_reads, record
 from store.accounts import caller_of_owner
@@ -33,7 +34,7 @@ class Builder:
 
     def __init__(self, db: Database, blobs: Blobs, home: Path) -> None:
         settings = WorkerSettings(database_url=db.url, blob_url=f"file://{home}/blobs", home=home)
-        hands = Hands(settings, db, blobs, "i", {}, "local", TaskPackages(home / "tasks", blobs))
+        hands = Hands(settings, db, blobs, "i", {}, "local", PROVIDERS, TaskPackages(home / "tasks", blobs))
         self.db, self.blobs = db, blobs
         self._archives = Archives(hands)
 

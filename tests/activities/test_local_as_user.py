@@ -38,7 +38,17 @@ exec setpriv --reuid "$uid" --regid "$uid" --clear-groups --bounding-set=-all --
 @pytest.mark.timeout(900)
 async def test_the_same_holds_for_a_normal_user() -> None:
     python = f"/mnt/prefix/bin/python{sys.version_info.major}.{sys.version_info.minor}"
-    pytest_command = [python, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--noconftest", "--tb=short", "--durations=15"]
+    pytest_command = [
+        python,
+        "-m",
+        "pytest",
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        "--noconftest",
+        "--tb=short",
+        "--durations=15",
+    ]
     chosen = ["-m", "not root", *(f"tests/activities/{name}" for name in TESTS)]
     with tempfile.TemporaryDirectory(prefix="evolve-user-", dir="/var/tmp") as home:
         given_to(UID, home)

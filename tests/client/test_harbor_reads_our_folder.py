@@ -18,6 +18,7 @@ from activities.packages import TaskPackages
 from activities.settings import WorkerSettings
 from activities.signatures import ArchiveRef
 from activities.trial_context import Hands
+from domain.providers import PROVIDERS
 from store import archives, record
 from store.blobs import Blobs
 from store.database import Database
@@ -45,7 +46,7 @@ def harbor() -> Callable[[Path], dict[str, Any]]:
 async def download(db: Database, blobs: Blobs, home: Path, job_id: str) -> Path:
     """The job's archive, built and unpacked; returns its one folder."""
     settings = WorkerSettings(database_url=db.url, blob_url=f"file://{home}/blobs", home=home)
-    hands = Hands(settings, db, blobs, "i", {}, "local", TaskPackages(home / "tasks", blobs))
+    hands = Hands(settings, db, blobs, "i", {}, "local", PROVIDERS, TaskPackages(home / "tasks", blobs))
     await ActivityEnvironment().run(Archives(hands).build, ArchiveRef(kind="job", subject_id=job_id))
     row = await archives.read_archive(db, "job", job_id)
     with tarfile.open(fileobj=io.BytesIO(await blobs.get(row["blob_key"]))) as tar:

@@ -34,7 +34,7 @@ async def test_a_second_upgrade_changes_nothing(db: Database) -> None:
 async def test_an_unmigrated_database_is_named(db: Database) -> None:
     async with db.transaction() as connection:
         await connection.execute("DELETE FROM alembic_version")
-    with pytest.raises(migrations.SchemaOutdated, match="revision none.*evolve migrate"):
+    with pytest.raises(migrations.SchemaOutdated, match=r"revision none.*evolve migrate"):
         await migrations.check(db.url)
 
 
