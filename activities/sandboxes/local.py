@@ -36,6 +36,7 @@ class LocalProvider:
 
     def __init__(self, state_dir: Path, gateway_socket: Path, python: str = sys.executable) -> None:
         self._host = LocalHost(state_dir, gateway_socket, python)
+        self._host.make_state_dir()
         self._images = LocalImages(self._host)
 
     async def ensure_image(self, request: ImageRequest) -> ImageRef:
@@ -100,8 +101,9 @@ class LocalProvider:
         return await asyncio.to_thread(self._list, installation_id)
 
     def _list(self, installation_id: str) -> list[BoxListing]:
-        for left in _folders(self._host.state_dir / "trash"):
-            remove_tree(left)
+        for state_dir in (self._host.state_dir, self._host.builds):
+            for left in _folders(state_dir / "trash"):
+                remove_tree(left)
         directories = [BoxDirectory(self._host.state_dir, each.name) for each in self._box_folders()]
         records = [(each.name, each.read()) for each in directories]
         return [

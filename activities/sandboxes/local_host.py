@@ -15,7 +15,6 @@ from domain.errors import ProviderCreateFailure
 
 # slirp4netns' own resolver, which asks the host's: one on the host's loopback too.
 RESOLVER = "10.0.2.3"
-NEEDED = ("sh", "unshare", "nsenter", "setpriv", "prlimit", "nice", "mount", "env", "sleep")
 
 
 def find_program(name: str) -> str | None:
@@ -33,6 +32,15 @@ class LocalHost:
     @property
     def is_root(self) -> bool:
         return os.geteuid() == 0
+
+    def make_state_dir(self) -> None:
+        """Nobody else's to look at: records hold a task's literals."""
+        self.state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+
+    @property
+    def builds(self) -> Path:
+        """The state of boxes in which images are built; nobody leases them."""
+        return self.state_dir / "builds"
 
     def program(self, name: str) -> str:
         """Its path; raises `ProviderCreateFailure` with the name of what is not installed."""

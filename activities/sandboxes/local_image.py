@@ -96,8 +96,7 @@ class LocalImages:
             raise TaskError(f"{FILE}: USER {dockerfile.user} needs a worker that is root", param=FILE)
 
     async def _build(self, key: str, request: ImageRequest, dockerfile: Dockerfile) -> None:
-        builds = self._host.state_dir / "builds"
-        directory = BoxDirectory(builds, key)
+        directory = BoxDirectory(self._host.builds, key)
         async with directory.locked() as lock:
             await remove_box(directory)  # of a builder that died
             try:

@@ -5,11 +5,14 @@ from __future__ import annotations
 import asyncio
 import os
 import shutil
+import uuid
 from dataclasses import replace
 from pathlib import Path
 
 from activities.sandboxes import cgroups
+from activities.sandboxes.base import BoxTag
 from activities.sandboxes.local_box import LocalBox
+from activities.sandboxes.local_host import LocalHost
 from activities.sandboxes.local_mounts import Root
 from activities.sandboxes.local_pod import (
     Ceilings,
@@ -21,10 +24,12 @@ from activities.sandboxes.local_pod import (
     wait_for_relay,
 )
 from activities.sandboxes.local_record import BoxDirectory, BoxRecord
+from activities.sandboxes.local_template import ensure_template
 from domain.errors import ProviderCreateFailure
 
 CGROUP_REMOVAL_SEC = 5.0
 CGROUP_POLL_SEC = 0.01
+PROBE_SEC = 60.0
 
 
 async def start_box(
@@ -43,6 +48,22 @@ async def start_box(
     await box.make_workdir()
     await wait_for_relay(making)
     return box, record
+
+
+async def probe_box(host: LocalHost) -> None:
+    """Make the smallest box and end it; raises what stands against boxes on this host."""
+    name = f"probe-{uuid.uuid4()}"
+    directory = BoxDirectory(host.builds, name)
+    record = BoxRecord(BoxTag("", "", name, 0, 0, "agent", 0), "no-network", "/", {})
+    async with directory.locked() as lock:
+        try:
+            directory.write(record)
+            root = Root(await ensure_template(host.state_dir))
+            box, _ = await start_box(Making(host, directory, lock), record, root, PROBE_SEC)
+            await box.run(["true"])
+        finally:
+            await remove_box(directory)
+            directory.forget_lock()
 
 
 async def remove_box(directory: BoxDirectory) -> None:

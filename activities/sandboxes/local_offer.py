@@ -6,32 +6,31 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from activities.sandboxes.local_host import NEEDED, LocalHost, find_program
-from activities.sandboxes.local_spawn import run_program
+from activities.sandboxes.local_host import LocalHost
+from activities.sandboxes.local_life import probe_box
+from domain.errors import EvolveError
 from domain.providers import ProviderCapabilities, local_capabilities
 
 
 @dataclass(frozen=True)
 class LocalOffer:
-    """`refusal` None: boxes run here, with `capabilities`."""
+    """`refusal` None: boxes run here, with `capabilities`. Limits that are not enforced bind nobody."""
 
     capabilities: ProviderCapabilities
     refusal: str | None
+    enforced_limits: frozenset[str] = frozenset()
 
 
 async def local_offer(state_dir: Path, gateway_socket: Path) -> LocalOffer:
-    """Judge this host. Never raises."""
+    """Judge this host by making a box and ending it. Never raises."""
     host = LocalHost(state_dir, gateway_socket, sys.executable)
-    lacking = [name for name in NEEDED if find_program(name) is None]
-    refusal = f"needs the program {lacking[0]!r}, which is not installed here" if lacking else None
-    if refusal is None:
-        refusal = await _why_no_namespaces(host)
-    public = None if refusal else await host.why_not_public()
-    return LocalOffer(local_capabilities(is_root=host.is_root, why_not_public=public), refusal)
-
-
-async def _why_no_namespaces(host: LocalHost) -> str | None:
-    tried = await run_program([*host.unshare(), "true"])
-    if tried.exit_code == 0:
-        return None
-    return f"this machine makes no namespaces for us: {tried.stderr.decode(errors='replace').strip()}"
+    refusal: str | None = None
+    why_not_public: str | None = None
+    try:
+        host.make_state_dir()
+        await probe_box(host)
+        why_not_public = await host.why_not_public()
+    except (EvolveError, OSError, TimeoutError) as error:
+        refusal = str(error)
+    capabilities = local_capabilities(is_root=host.is_root, why_not_public=why_not_public)
+    return LocalOffer(capabilities, refusal, host.enforced_limits())

@@ -34,7 +34,12 @@ POLL_SEC = 0.003
 # Writes its own pid where a successor finds it, then lets go of the box's lock: see local_record.
 _LAUNCH = 'read -r line </proc/self/stat; echo "$line" >"$1"; shift; exec 9<&-; exec "$@"'
 _JOIN = 'while [ "$1" != -- ]; do echo 0 >"$1" || exit 70; shift; done; shift; exec "$@"'
-_STAY = 'exec 4<&- 5<&-; echo ok; exec env --ignore-signal=CHLD sleep "$0" >/dev/null 2>&1'
+_STAY = """
+exec 4<&- 5<&-
+env --ignore-signal=CHLD true || exit
+echo ok
+exec env --ignore-signal=CHLD sleep "$0" >/dev/null 2>&1
+"""
 
 
 @dataclass(frozen=True)

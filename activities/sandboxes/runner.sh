@@ -79,7 +79,8 @@ watch_limit() {
     sleep $((limit + grace)) & # forked now: at the limit a fork may fail
     grace_sleeper=$!
     wait_until "$limit_sleeper" "$end"
-    trap 'ended=1' USR1
+    # The sleeper goes too: a signal between a look at $ended and `wait` would else be waited out.
+    trap 'ended=1; kill -s KILL $grace_sleeper $! 2>/dev/null' USR1
     echo "$end" >"$dir/deadline"
     if read -r pid _ <"$dir/pid"; then
         kill -s TERM -- "-$pid" || kill -s TERM "$pid"

@@ -14,8 +14,9 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-from activities.sandboxes import cgroups, process
+from activities.sandboxes import cgroups, local_host, process
 from activities.sandboxes.base import Box
+from activities.sandboxes.local_offer import local_offer
 from activities.sandboxes.process import ExitStatus, ProcessSpec
 from domain.errors import ProviderCreateFailure, SandboxDeath, TaskError
 from tests.activities.box_conformance import (
@@ -248,3 +249,36 @@ async def test_an_unknown_image_is_refused_by_name(bench: Bench) -> None:
     spec = replace(bench.spec(), image=replace(bench.image, handle="absent"))
     with pytest.raises(ProviderCreateFailure, match="absent"):
         await bench.provider.create(spec)
+
+
+async def test_what_this_host_can_do_is_found_out(tmp_path: Path) -> None:
+    found = await local_offer(tmp_path, tmp_path / "gateway.sock")
+    assert found.refusal is None
+    assert found.capabilities.supports_users == IS_ROOT
+    assert "pids" in found.enforced_limits
+    assert not leftovers(tmp_path)
+
+
+def without(program: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    present = local_host.find_program
+    monkeypatch.setattr(local_host, "find_program", lambda name: None if name == program else present(name))
+
+
+@pytest.mark.parametrize("program", ["nsenter", "unshare", "setpriv", "sh"])
+async def test_a_missing_program_is_named(
+    tmp_path: Path, program: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    without(program, monkeypatch)
+    found = await local_offer(tmp_path, tmp_path / "gateway.sock")
+    assert found.refusal == f"local boxes need the program '{program}', which is not installed here"
+
+
+@pytest.mark.parametrize("program", ["slirp4netns", "iptables-restore"])
+async def test_a_program_that_only_public_needs_is_named(
+    tmp_path: Path, program: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    without(program, monkeypatch)
+    found = await local_offer(tmp_path, tmp_path / "gateway.sock")
+    assert found.refusal is None
+    assert "public" not in found.capabilities.network_modes
+    assert f"needs the program '{program}'" in found.capabilities.missing_here["public"]
