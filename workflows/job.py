@@ -136,15 +136,16 @@ class JobWorkflow:
         )
 
     async def _fill(self) -> None:
-        while True:
-            w = self._open
-            has_room = len(w.in_flight) < w.start.n_concurrent_trials
-            if w.is_cancelled or not has_room or w.next_index >= w.start.n_total_trials:
-                return
-            index = w.next_index
-            # In flight before it is started: a settle that arrives at once is not lost.
-            self._window = w.model_copy(update={"next_index": index + 1, "in_flight": [*w.in_flight, index]})
-            await self._start(index)
+        """Start what there is room for in one turn: one after another would cost a turn of Temporal each."""
+        w = self._open
+        room = w.start.n_concurrent_trials - len(w.in_flight)
+        if w.is_cancelled or room <= 0:
+            return
+        indexes = range(w.next_index, min(w.next_index + room, w.start.n_total_trials))
+        # In flight before they are started: a settle that arrives at once is not lost.
+        update = {"next_index": indexes.stop, "in_flight": [*w.in_flight, *indexes]}
+        self._window = w.model_copy(update=update)
+        await asyncio.gather(*(self._start(index) for index in indexes))
 
     async def _start(self, index: int, *, ended_by: str | None = None) -> None:
         job_id = self._open.start.job_id
@@ -173,8 +174,7 @@ class JobWorkflow:
         """The store settles what is queued (a cancel by the API has done so); what runs is cancelled here."""
         await options.call(act.CANCEL_JOB, JobRef(job_id=self._open.start.job_id), options.RECORD)
         self._window = self._open.model_copy(update={"is_cancelled": True})
-        for index in self._open.in_flight:
-            await self._cancel_trial(index)
+        await self._cancel_trials(self._open.in_flight)
 
     async def _stop(self) -> None:
         wanted, self._to_stop = sorted(set(self._to_stop)), []
@@ -182,8 +182,10 @@ class JobWorkflow:
         if unstarted:
             indexes = JobIndexes(job_id=self._open.start.job_id, indexes=unstarted)
             await options.call(act.CANCEL_UNSTARTED, indexes, options.RECORD)
-        for index in sorted(set(wanted) & set(self._open.in_flight)):
-            await self._cancel_trial(index)
+        await self._cancel_trials(sorted(set(wanted) & set(self._open.in_flight)))
+
+    async def _cancel_trials(self, indexes: list[int]) -> None:
+        await asyncio.gather(*(self._cancel_trial(index) for index in indexes))
 
     async def _cancel_trial(self, index: int) -> None:
         trial = trial_id_of(self._open.start.job_id, index)
