@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from collections.abc import Coroutine
+from typing import Any, TypeVar
 from uuid import NAMESPACE_URL, uuid5
 
 from temporalio import workflow
@@ -21,6 +22,9 @@ with workflow.unsafe.imports_passed_through():
     from activities.signatures import JobIndexes, JobRef
     from domain.jobs import trial_id_of
     from workflows.inputs import JobInput, TrialInput, Window
+
+
+T = TypeVar("T")
 
 
 @workflow.defn(name=names.JOB_WORKFLOW)
@@ -65,7 +69,7 @@ class JobWorkflow:
     @workflow.run
     async def run(self, start: JobInput) -> act.JobEnd:
         if self._window is None:
-            accepted = await self._accept(start)
+            accepted = await self._through_cancel(self._accept(start))
             self._window = Window(start=accepted, is_cancelled=accepted.is_cancelled)
         while not self._is_over():
             try:
@@ -76,7 +80,16 @@ class JobWorkflow:
             if self._is_long():
                 workflow.continue_as_new(JobInput(job_id=self._open.start.job_id, window=self._carried()))
         job = JobRef(job_id=self._open.start.job_id)
-        return await options.call(act.FINISH_JOB, job, options.RECORD)
+        return await self._through_cancel(options.call(act.FINISH_JOB, job, options.RECORD))
+
+    async def _through_cancel(self, step: Coroutine[Any, Any, T]) -> T:
+        """A step that a cancel must not cut: Temporal's own then waits, as our signal does."""
+        running = asyncio.create_task(step)
+        try:
+            return await asyncio.shield(running)
+        except asyncio.CancelledError:
+            self._is_cancel_wanted = True
+            return await running
 
     @property
     def _open(self) -> Window:

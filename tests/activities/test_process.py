@@ -149,9 +149,7 @@ async def test_a_missing_user_is_the_tasks_fault(seen: Any) -> None:
 
 @pytest.mark.root
 async def test_another_user_runs_the_command_and_cannot_replace_its_records(box: Box) -> None:
-    text = (
-        "id -un; echo $HOME; echo >/.evolve/run/agent/rc; mv /.evolve/run/agent /tmp/x; cat /dev/stdin"
-    )
+    text = "id -un; echo $HOME; echo >/.evolve/run/agent/rc; mv /.evolve/run/agent /tmp/x; cat /dev/stdin"
     await process.start(box, script(text, user="nobody", cwd="/tmp", stdin=b"in\n"))
     out, err, end = await outcome(box)
     assert out == b"nobody\n/nonexistent\nin\n"
