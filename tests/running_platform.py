@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import io
 import json
+import os
 import tarfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -15,7 +16,7 @@ import httpx
 from pydantic_core import from_json
 
 from cli.stack.home import Home
-from tests.cli.stack_harness import Stack, wait_until
+from tests.cli.stack_harness import SOURCE, Stack, wait_until
 from tests.factories import tar_gz
 
 JOB_ENDS = ("COMPLETED", "CANCELLED")
@@ -23,6 +24,9 @@ IMPORT_ENDS = ("COMPLETED", "FAILED")
 PATIENCE_SEC = 150.0
 # How a Postgres that was killed or starts answers.
 AWAY = (OSError, asyncpg.PostgresConnectionError, asyncpg.OperatorInterventionError, asyncpg.InterfaceError)
+
+# Processes of the stack run the tree that its tests are of, whatever the environment has installed.
+OWN_SOURCE = {"PYTHONPATH": os.pathsep.join([str(SOURCE), *filter(None, [os.environ.get("PYTHONPATH")])])}
 
 Json = dict[str, Any]
 

@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from domain.vocabulary import AttemptPhase
-from tests.cli.stack_harness import SOURCE, Stack, temporary_stack, wait_until
+from tests.cli.stack_harness import Stack, temporary_stack, wait_until
 from tests.factories import task_files
 from tests.providers.fast import Barriers
-from tests.running_platform import RunningPlatform
+from tests.running_platform import OWN_SOURCE, RunningPlatform
 
 # A held place → (the phase that the store then shows, the fast provider's barrier). `prepare` calls no
 # provider: it is held by a lock on the hosts' rows.
@@ -196,7 +196,7 @@ def chaos_ground() -> Iterator[Ground]:
         "EVOLVE_SANDBOX_PROVIDER": "local",
         "EVOLVE_HOST_CPUS": "1000",
         "EVOLVE_HOST_MEMORY_MB": "1000000",
-        "PYTHONPATH": os.pathsep.join([str(SOURCE), os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep),
+        **OWN_SOURCE,
     }
     with temporary_stack(environment=environment) as stack:
         stack.up()
