@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from pathlib import Path
@@ -191,7 +190,7 @@ class LocalBox:
     async def sweep(self, keep: Collection[ProcessKey]) -> int:
         proc = f"/proc/{self._init_in_pod}/root/proc"
         sweeper = [self._host.python, "-I", "-S", local_sweeper.__file__, proc]
-        kept = json.dumps([list(key) for key in keep]).encode()
+        kept = "".join(f"{pid} {start_ticks}\n" for pid, start_ticks in keep).encode()
         told = b""
         for _ in range(SWEEP_TRIES):  # a sweep beside this one ends this one too
             swept = await run_program([*self._enter(), *sweeper], stdin=kept, timeout_sec=SWEEP_TIMEOUT_SEC)

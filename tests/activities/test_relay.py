@@ -89,3 +89,8 @@ async def test_the_gateway_learns_that_a_client_left(tmp_path: Path) -> None:
         await writer.drain()
         writer.transport.abort()
         await asyncio.wait_for(left.wait(), 5)
+
+
+async def test_many_connections_at_once_are_all_answered(tmp_path: Path) -> None:
+    async with await asyncio.start_unix_server(upper_case, tmp_path / "s"), relay_to(tmp_path / "s") as port:
+        assert await asyncio.gather(*(say(port, b"x") for _ in range(600))) == [b"X"] * 600
