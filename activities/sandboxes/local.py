@@ -98,6 +98,7 @@ class LocalProvider:
         return LocalBox(self._host, directory, record)
 
     async def list(self, installation_id: str) -> list[BoxListing]:
+        await self._images.forget_lost_builds()
         return await asyncio.to_thread(self._list, installation_id)
 
     def _list(self, installation_id: str) -> list[BoxListing]:

@@ -42,6 +42,12 @@ class LocalHost:
         """The state of boxes in which images are built; nobody leases them."""
         return self.state_dir / "builds"
 
+    def build_names(self) -> list[str]:
+        try:
+            return os.listdir(self.builds / "boxes")
+        except FileNotFoundError:
+            return []
+
     def program(self, name: str) -> str:
         """Its path; raises `ProviderCreateFailure` with the name of what is not installed."""
         found = find_program(name)

@@ -81,6 +81,15 @@ class LocalImages:
                     await self._build(key, request, dockerfile)
         return ImageRef(id=f"local:{key}", handle=key, base_image_replaced=True)
 
+    async def forget_lost_builds(self) -> None:
+        """End the boxes of builders that died."""
+        for name in self._host.build_names():
+            directory = BoxDirectory(self._host.builds, name)
+            async with directory.locked_if_free() as is_lost:
+                if is_lost:
+                    await remove_box(directory)
+                    directory.forget_lock()
+
     def _refuse(self, dockerfile: Dockerfile) -> None:
         """What needs root, when we are not."""
         if self._host.is_root:

@@ -11,8 +11,8 @@ import fcntl
 import json
 import os
 import uuid
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -80,6 +80,12 @@ class BoxDirectory:
         async with locked_file(self._lock_path) as fd:
             yield fd
 
+    @asynccontextmanager
+    async def locked_if_free(self) -> AsyncIterator[bool]:
+        """Whether the lock was free; then it is held inside."""
+        with _lock_tried(self._lock_path) as fd:
+            yield fd is not None
+
     def discard(self) -> Path | None:
         """Out of sight at once; returns what is left to be removed."""
         self._trash.mkdir(parents=True, exist_ok=True)
@@ -98,16 +104,23 @@ class BoxDirectory:
 @asynccontextmanager
 async def locked_file(path: Path) -> AsyncIterator[int]:
     """An exclusive lock among all processes, waited for without a thread."""
-    path.parent.mkdir(parents=True, exist_ok=True)
     while True:
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
-            if _try_lock(fd) and _is_still(path, fd):
+        with _lock_tried(path) as fd:
+            if fd is not None:
                 yield fd
                 return
-        finally:
-            os.close(fd)
         await asyncio.sleep(LOCK_POLL_SEC)
+
+
+@contextmanager
+def _lock_tried(path: Path) -> Iterator[int | None]:
+    """A descriptor that holds the lock, or None; a lock whose file was removed meanwhile counts for none."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        yield fd if _try_lock(fd) and _is_still(path, fd) else None
+    finally:
+        os.close(fd)
 
 
 def _try_lock(fd: int) -> bool:

@@ -156,12 +156,19 @@ asyncio.run(main(*sys.argv[1:]))
 
 
 async def _killed_creator(bench: Bench, stop_after: str) -> None:
-    """A worker that makes the box `killed` and is killed with -9 at that moment ("": when it is made)."""
+    """A worker that makes the box `killed` and is killed at that moment ("": when it is made)."""
     state_dir = bench.provider._host.state_dir  # type: ignore[attr-defined]
-    command = [sys.executable, "-c", CREATOR, str(state_dir), bench.image.handle, stop_after]
+    await _killed(CREATOR, str(state_dir), bench.image.handle, stop_after)
+
+
+async def _killed(program: str, *arguments: str) -> None:
+    """Run a program of ours and kill it with -9 when it says now."""
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([os.getcwd(), *sys.path])}
     worker = await asyncio.create_subprocess_exec(
-        *command, stdout=asyncio.subprocess.PIPE, env=environment, start_new_session=True
+        *[sys.executable, "-c", program, *arguments],
+        stdout=asyncio.subprocess.PIPE,
+        env=environment,
+        start_new_session=True,
     )
     assert worker.stdout is not None
     assert await worker.stdout.readline() == b"now\n"
@@ -188,6 +195,29 @@ async def test_a_worker_killed_in_the_middle_of_a_create_leaves_nothing_unfound(
     await _killed_creator(bench, stop_after)
     state_dir = bench.provider._host.state_dir  # type: ignore[attr-defined]
     await bench.provider.destroy("evolve-killed-1-0-agent")
+    await eventually(lambda: not leftovers(state_dir))
+
+
+BUILDER = """
+import asyncio, sys
+from pathlib import Path
+from activities.sandboxes.local import LocalProvider
+from tests.activities.local_bench import image_request
+
+async def main(state_dir, folder):
+    provider = LocalProvider(Path(state_dir), Path(state_dir) / "gw" / "gateway.sock")
+    asyncio.get_running_loop().call_later(0.15, lambda: print("now", flush=True))
+    while True:
+        await provider.ensure_image(image_request(Path(folder), "FROM any\\nWORKDIR /x\\n"))
+
+asyncio.run(main(*sys.argv[1:]))
+"""
+
+
+async def test_what_a_killed_builder_left_is_ended_by_the_next_list(bench: Bench, tmp_path: Path) -> None:
+    state_dir = bench.provider._host.state_dir  # type: ignore[attr-defined]
+    await _killed(BUILDER, str(state_dir), str(tmp_path))
+    await bench.provider.list(bench.installation_id)
     await eventually(lambda: not leftovers(state_dir))
 
 
