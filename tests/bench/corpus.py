@@ -15,7 +15,8 @@ def write_examples(root: Path, count: int, nonce: str) -> Path:
     """`count` task directories below `root`; `nonce` makes their images new to every build cache.
 
     Each image is made different from its first step on: Docker 20.10 was seen to break images whose
-    identical steps were built at the same time (no base files in them)."""
+    identical steps were built at the same time (no base files in them).
+    """
     examples = sorted(EXAMPLES.iterdir())
     for number in range(count):
         example = examples[number % len(examples)]
