@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
@@ -13,6 +14,10 @@ from store.blobs import Blobs
 from store.database import Database
 from store.migrations import upgrade
 from tests.postgres import PostgresServer, running_postgres
+
+# A runner that was started in the background ignores SIGINT, and so would every child: Ctrl-C is tested.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from evolve import HostedClientConfig, HostedEvolve
-from evolve.hosted import JobEvent
+from evolve.hosted import JobEvent, Trial
 from temporalio.client import Client
 
 from tests.cli.stack_harness import Stack, temporary_stack
@@ -97,8 +97,7 @@ async def test_stop_and_cancel_reach_what_runs(client: HostedEvolve, tmp_path: P
     await _until_agents_run(client, job.id, 2)
     first, *_ = [trial async for trial in client.jobs.trials(job.id)]
     await client.trials.stop([first.id])
-    while (stopped := await client.trials.get(first.id)).finished_at is None:
-        await asyncio.sleep(0.2)
+    stopped = await _settled(client, first.id)
     await _until_agents_run(client, job.id, 2)
     assert (stopped.status, stopped.exception_info.exception_type) == ("CANCELLED", "CancelledError")
     assert await client.trials.artifact(first.id, "trace-stdout") == "waiting\n"
@@ -121,6 +120,14 @@ async def _watch_through_cuts(stack: Stack, job_id: str) -> tuple[list[JobEvent]
             if len(seen) in (5, 12, 20):
                 cuts += proxy.cut()
     return seen, cuts
+
+
+async def _settled(client: HostedEvolve, trial_id: str) -> Trial:
+    while True:
+        trial = await client.trials.get(trial_id)
+        if trial.finished_at is not None:
+            return trial
+        await asyncio.sleep(0.2)
 
 
 async def _until_agents_run(client: HostedEvolve, job_id: str, count: int) -> None:
