@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
+from activities.sandboxes.local import LocalProvider
 from cli.stack.home import Home
 from cli.stack.status import ProcessStatus, stack_status
 
@@ -144,7 +145,14 @@ class Stack:
         for name in ("supervisor", *CHILDREN):
             pid = self.record(name)
             assert pid is None or not is_alive(pid), f"{name} survived `evolve down`"
+        asyncio.run(self._end_boxes())
         shutil.rmtree(self.home.parent, ignore_errors=True)
+
+    async def _end_boxes(self) -> None:
+        """`down` lets boxes go on for the next `up`; here there is none."""
+        provider = LocalProvider(self.home / "state", self.home / "run" / "gateway" / "gateway.sock")
+        for box in sorted((self.home / "state" / "boxes").glob("*")):
+            await provider.destroy(box.name)
 
 
 def is_alive(pid: int) -> bool:
