@@ -141,8 +141,6 @@ class Stack:
 
     def destroy(self) -> None:
         """Stop what runs, whatever state it is in, and remove the home."""
-        if set(self.pids()) == set(CHILDREN):
-            self.run("down", "--stop-trials")  # boxes would outlive their home by hours
         self.run("down")
         for name in ("supervisor", *CHILDREN):
             pid = self.record(name)
