@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -10,17 +11,17 @@ from temporalio import activity
 
 from activities.agent import STREAMS as AGENT_STREAMS
 from activities.capture import Capture
-from activities.failures import current_phase
+from activities.failures import current_phase, is_transient
 from activities.heartbeats import heartbeats
 from activities.sandboxes.base import Box, SandboxProvider
 from activities.signatures import CLOSE_TRIAL, SETTLE_TRIAL, CloseInput, Settled
 from activities.trial_context import Hands, box_tag, fence_of
 from activities.verifier import STREAMS as VERIFIER_STREAMS
-from domain.errors import EvolveError, SandboxDeath
+from domain.errors import EvolveError, ProviderUnreachable, SandboxDeath
 from domain.outcomes import VERIFIER_TAIL_CHARS, AttemptEnd, agent_metadata, exception_of, outcome_of
 from domain.vocabulary import AttemptPhase
-from store.fences import Fence
-from store.hosts import mark_ending, mark_gone
+from store.fences import Fence, Fenced
+from store.hosts import mark_ending, mark_gone, release_room
 from store.record import Settlement, enter_phase, settle
 from store.streams import drop_streams
 
@@ -42,7 +43,7 @@ class CloseTrial:
             end = await self._end_of(close)
             if await enter_phase(self._hands.db, fence):
                 context = await self._hands.load(close)
-                end, members = await self._persist(close, Capture(self._hands, context, fence), end)
+                end, members = await self._keep(close, Capture(self._hands, context, fence), end)
             await self._end_box(close)
             settled = await self._settle(close, fence, end, members)
             await drop_streams(self._hands.db, close.trial_id, close.attempt_number)
@@ -86,13 +87,28 @@ class CloseTrial:
         found = (result or {}).get("verifier_result")
         return found["rewards"] if found else None
 
+    async def _keep(
+        self, close: CloseInput, capture: Capture, end: AttemptEnd
+    ) -> tuple[AttemptEnd, dict[str, Any]]:
+        """What cannot be kept is told, and never keeps the box from its end."""
+        try:
+            return await self._persist(close, capture, end)
+        except (Fenced, ProviderUnreachable):
+            raise
+        except Exception as error:
+            if is_transient(error):
+                raise
+            log.error("outputs could not be kept", trial=close.trial_id, exc_info=error)
+            return end, {"x_left_out": [*capture.left_out, f"{type(error).__name__}: {error}"]}
+
     async def _persist(
         self, close: CloseInput, capture: Capture, end: AttemptEnd
     ) -> tuple[AttemptEnd, dict[str, Any]]:
         box = await self._box(close)
         if box is not None:
             if end.is_cancelled:
-                await box.sweep(())
+                with suppress(SandboxDeath):
+                    await box.sweep(())
             await capture.keep_box(box)
         await capture.keep_stream(AGENT_STREAMS["out"], f"agent/{capture.context.harness.stdout_file}")
         await capture.keep_stream(AGENT_STREAMS["err"], "agent/stderr.log")
@@ -116,6 +132,8 @@ class CloseTrial:
     async def _end_box(self, close: CloseInput) -> None:
         """Destroy the attempt's box, also one whose creation never answered: it is found by its tag."""
         if not close.provider:
+            # Placed, and the worker died before it could say where: nothing was made yet.
+            await release_room(self._hands.db, box_tag(self._hands.installation_id, close).name)
             return
         provider = self._hands.provider(close.provider)
         name = box_tag(self._hands.installation_id, close).name

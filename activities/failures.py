@@ -22,6 +22,7 @@ from temporalio.worker import ActivityInboundInterceptor, ExecuteActivityInput, 
 
 from domain.errors import CapacityWait, EvolveError, InfrastructureFailure, ProviderUnreachable
 from domain.vocabulary import AttemptPhase
+from store.outages import is_database_away
 
 log = structlog.get_logger()
 
@@ -30,6 +31,7 @@ BUG_TRIES = 3
 UNREACHABLE_TRIES = 30
 HAND_OVER_DELAY = timedelta(milliseconds=50)
 CAPACITY_DELAY = timedelta(seconds=5)
+CAPACITY_TRIES = 720  # an hour
 
 current_phase: ContextVar[AttemptPhase | None] = ContextVar("current_phase", default=None)
 """Set by an activity of a trial as it goes; a failure names the phase it happened in."""
@@ -50,18 +52,21 @@ def is_transient(error: BaseException) -> bool:
     """Whether the fault is another process of ours being away or busy."""
     if isinstance(error, DBAPIError):
         return error.connection_invalidated or is_transient(error.orig or RuntimeError())
-    return isinstance(error, TRANSIENT) and not isinstance(error, FileNotFoundError | PermissionError)
+    if isinstance(error, FileNotFoundError | PermissionError):
+        return is_database_away(error)
+    return isinstance(error, TRANSIENT)
 
 
 def translate(error: Exception, tries: int) -> ApplicationError:
     """What the workflow or the server's retry gets to see; `tries` counts from 1."""
-    if isinstance(error, CapacityWait):
+    if isinstance(error, CapacityWait) and tries < CAPACITY_TRIES:
         return _again(error, CAPACITY_DELAY)
     if isinstance(error, ProviderUnreachable) and tries < UNREACHABLE_TRIES:
         return _again(error)
     if isinstance(error, EvolveError):
         return _final(error, error.message)
-    if is_transient(error):
+    # A command in a box that never ends is as often the agent's doing as ours: not tried for ever.
+    if is_transient(error) and not (isinstance(error, TimeoutError) and tries >= UNREACHABLE_TRIES):
         return _again(error)
     log.error("activity failed", error=repr(error), tries=tries, exc_info=error)
     if tries < BUG_TRIES:

@@ -15,9 +15,11 @@ from activities.heartbeats import heartbeats
 from activities.sandboxes.base import ImageRef, ImageRequest
 from activities.signatures import (
     BUILD_TASK,
+    FAIL_IMPORT,
     FINISH_IMPORT,
     UNPACK_DATASET,
     ImportEnd,
+    ImportProblem,
     ImportRef,
     Nothing,
     ParsedDataset,
@@ -30,6 +32,7 @@ from domain.tasks import Task
 from domain.vocabulary import (
     DatasetImportPhase,
     DatasetVersionState,
+    ImportStatus,
     ImportWarningCode,
     TaskBuildState,
     TaskBuildStep,
@@ -201,6 +204,13 @@ class Imports:
             build_timeout_sec=timeout_sec,
         )
         return await self._hands.provider(provider).ensure_image(request)
+
+    @activity.defn(name=FAIL_IMPORT.name)
+    async def fail(self, problem: ImportProblem) -> ImportEnd:
+        """The corpus could not be read for a reason of ours."""
+        failure = {"code": "import_failed", "message": problem.message, "failures": []}
+        await import_record.fail_import(self._hands.db, problem.import_id, failure)
+        return ImportEnd(import_id=problem.import_id, status=ImportStatus.FAILED.value)
 
     @activity.defn(name=FINISH_IMPORT.name)
     async def finish(self, ref: ImportRef) -> ImportEnd:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from temporalio import activity
@@ -30,7 +31,8 @@ class Prepare:
     @activity.defn(name=PREPARE_TRIAL.name)
     async def prepare_trial(self, attempt: AttemptRef) -> Placement:
         context = await self._hands.load(attempt)
-        fence = fence_of(attempt, AttemptPhase.PREPARE)
+        # Its locks put it in order; the try would fence out the next asking of a trial that waits for room.
+        fence = replace(fence_of(attempt, AttemptPhase.PREPARE), try_number=0)
         async with self._hands.db.transaction() as connection:
             row = await lock_trial(connection, fence)
             if row is None or is_settled(row):

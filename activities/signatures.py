@@ -231,6 +231,13 @@ class ImportEnd(Payload):
     n_failed: int = 0
 
 
+class ImportProblem(ImportRef):
+    """Why an import failed as a whole."""
+
+    message: str
+
+
+FAIL_IMPORT = Signature("fail_import", ImportProblem, ImportEnd)
 UNPACK_DATASET = Signature("unpack_dataset", ImportRef, ParsedDataset)
 BUILD_TASK = Signature("build_task", TaskToBuild, Nothing)
 FINISH_IMPORT = Signature("finish_import", ImportRef, ImportEnd)

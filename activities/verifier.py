@@ -15,6 +15,7 @@ from activities.sandboxes.base import Box
 from activities.sandboxes.process import ProcessSpec
 from activities.signatures import RUN_VERIFIER, VerifierEnd, VerifierInput
 from activities.trial_context import Hands, TrialContext, fence_of
+from domain.errors import EvolveError
 from domain.events import TrialName, trial_scoring
 from domain.rewards import REWARD_FILE_MAX_BYTES, Reward, RewardFailure, read_reward
 from domain.tasks import resolve_env
@@ -31,6 +32,8 @@ LOGS_DIR = "/logs/verifier"
 LAY_OUT = (
     process.only_before(
         PROCESS,
+        # An agent may have left a file, or a link, where the folder of the logs belongs.
+        f"{{ [ -d /logs ] && [ ! -L /logs ]; }} || rm -rf /logs; "
         f'rm -rf {TESTS_DIR} {LOGS_DIR} && mv "$1" {TESTS_DIR}'
         f" && mkdir -p /logs/artifacts && mkdir -m 700 {LOGS_DIR}",
     )
@@ -42,6 +45,12 @@ SCRIPT = (
     f"exec 2>&1; if command -v bash >/dev/null; then exec bash {TESTS_DIR}/test.sh; fi; "
     f"exec sh {TESTS_DIR}/test.sh"
 )
+
+
+class BoxUnfit(EvolveError):
+    """The tests cannot be laid out in what the agent left: the trial has no score."""
+
+    code = "box_unfit"
 
 
 class RunVerifier:
@@ -64,7 +73,10 @@ class RunVerifier:
             box = await self._hands.provider(attempt.provider).attach(attempt.box_id)
             windows, started_at = Windows(), now()
             if await process.status(box, PROCESS) is None:
-                await self._lay_out(context, box)
+                try:
+                    await self._lay_out(context, box)
+                except BoxUnfit as unfit:
+                    return VerifierEnd(problem=unfit.message)
                 started_at = windows.close("shared_verify_setup", started_at)
             await process.start(box, self._spec(context, box, attempt.timeout_sec))
             fence = fence_of(attempt, AttemptPhase.VERIFY)
@@ -86,9 +98,8 @@ class RunVerifier:
         await box.put_tar(staged, tar_of_tree(task_dir / "tests"))
         result = await box.run(["sh", "-c", LAY_OUT, "lay-out", staged])
         if result.exit_code != 0:
-            raise OSError(
-                f"the verifier's directory could not be made: {result.stderr.decode(errors='replace')}"
-            )
+            said = result.stderr.decode(errors="replace").strip()
+            raise BoxUnfit(f"the agent left the box unfit for its verifier: {said}")
 
     def _spec(self, context: TrialContext, box: Box, timeout_sec: float) -> ProcessSpec:
         return ProcessSpec(

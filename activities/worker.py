@@ -19,7 +19,14 @@ from activities.agent import RunAgent
 from activities.archive import Archives
 from activities.close import CloseTrial
 from activities.failures import FailureInterceptor
-from activities.host import HostProviders, host_follow_queue, host_queue, keep_lease, open_providers
+from activities.host import (
+    HostProviders,
+    end_leftovers,
+    host_follow_queue,
+    host_queue,
+    keep_lease,
+    open_providers,
+)
 from activities.imports import Imports
 from activities.jobs import Jobs
 from activities.open_box import OpenBox
@@ -87,6 +94,7 @@ async def run_worker(settings: WorkerSettings, side: WorkflowSide, on_ready: Cal
         data_converter=side.data_converter,
     )
     lease = asyncio.create_task(keep_lease(db, settings, host))
+    sweeping = asyncio.create_task(end_leftovers(db, settings.host_id, host))
     try:
         async with AsyncExitStack() as stack:
             for worker in make_workers(client, settings, hands, side):
@@ -97,6 +105,7 @@ async def run_worker(settings: WorkerSettings, side: WorkflowSide, on_ready: Cal
             log.info("worker stopping: its activities are handed over")
     finally:
         lease.cancel()
+        sweeping.cancel()
         for provider in host.providers.values():
             await provider.close()
         await db.close()
@@ -113,6 +122,7 @@ def make_workers(client: Client, settings: WorkerSettings, hands: Hands, side: W
         jobs.finish,
         imports.unpack,
         imports.build,
+        imports.fail,
         imports.finish,
         prepare.prepare_trial,
         prepare.find_place,

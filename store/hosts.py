@@ -9,6 +9,7 @@ from typing import Any
 from sqlalchemy import Index
 from sqlmodel import Field, col, select
 
+from domain.errors import ProviderCreateFailure
 from store.database import Database, Row, json_column, now, time_column
 
 
@@ -67,14 +68,16 @@ ON CONFLICT (id) DO UPDATE SET
 # host whose worker is away is waited for, not given up.
 _HOSTS_OF = """
 SELECT h.*, h.lease_expires_at > now() AS is_live,
-       coalesce(sum(b.cpus) FILTER (WHERE b.state <> 'gone'), 0) AS used_cpus,
-       coalesce(sum(b.memory_mb) FILTER (WHERE b.state <> 'gone'), 0) AS used_memory_mb
-FROM (SELECT * FROM hosts WHERE (providers -> $1 ->> 'ok')::bool ORDER BY id FOR UPDATE) h
-LEFT JOIN box_leases b ON b.host_id = h.id
+       coalesce(sum(b.cpus), 0) AS used_cpus,
+       coalesce(sum(b.memory_mb), 0) AS used_memory_mb
+FROM hosts h
+LEFT JOIN box_leases b ON b.host_id = h.id AND b.state <> 'gone'
+WHERE (h.providers -> $1 ->> 'ok')::bool
 GROUP BY h.id, h.providers, h.default_provider, h.default_reason, h.queue, h.follow_queue, h.cpus,
          h.memory_mb, h.code_version, h.lease_expires_at
-ORDER BY is_live DESC, h.memory_mb - coalesce(sum(b.memory_mb) FILTER (WHERE b.state <> 'gone'), 0) DESC
+ORDER BY is_live DESC, h.memory_mb - coalesce(sum(b.memory_mb), 0) DESC
 """
+_LOCK_HOSTS = "SELECT FROM hosts WHERE (providers -> $1 ->> 'ok')::bool ORDER BY id FOR UPDATE"
 _RESERVE = """
 INSERT INTO box_leases
   (name, host_id, provider, trial_id, attempt_number, cpus, memory_mb, state, reserved_at)
@@ -136,6 +139,8 @@ async def reserve_room(connection: Any, room: Room, cpu_overcommit: float) -> Ho
     )
     if held is not None:
         return HostChoice(held["id"], held["queue"], held["follow_queue"])
+    # Locked by a statement of its own, so that the next one sees what earlier holders leased.
+    await connection.execute(_LOCK_HOSTS, room.provider)
     hosts = await connection.fetch(_HOSTS_OF, room.provider)
     if not hosts:
         return HostChoice(waiting_for=f"a worker host that serves {room.provider}")
@@ -153,7 +158,32 @@ async def reserve_room(connection: Any, room: Room, cpu_overcommit: float) -> Ho
                 room.memory_mb,
             )
             return HostChoice(host["id"], host["queue"], host["follow_queue"])
+    if all(room.memory_mb > h["memory_mb"] or room.cpus > h["cpus"] * cpu_overcommit for h in hosts):
+        raise ProviderCreateFailure(
+            f"no host of {room.provider} has {room.memory_mb} MB of memory and {room.cpus:g} cpus at all"
+        )
     return HostChoice(waiting_for=f"{room.memory_mb} MB and {room.cpus:g} cpus on {hosts[0]['id']}")
+
+
+async def release_room(db: Database, name: str) -> None:
+    """Give back room that was leased for a box which was never made."""
+    pool = await db.pool()
+    await pool.execute(
+        "UPDATE box_leases SET state = 'gone', gone_at = now()"
+        " WHERE name = $1 AND state = 'reserved' AND box_id IS NULL",
+        name,
+    )
+
+
+async def leftover_boxes(db: Database, host_id: str) -> list[Any]:
+    """Leases of this host whose trial settled two minutes ago or was deleted: `name`, `provider`."""
+    pool = await db.pool()
+    return await pool.fetch(
+        "SELECT b.name, b.provider FROM box_leases b LEFT JOIN trials t ON t.id = b.trial_id"
+        " WHERE b.host_id = $1 AND b.state <> 'gone'"
+        " AND (t.id IS NULL OR t.finished_at < now() - interval '2 minutes')",
+        host_id,
+    )
 
 
 async def leased_host(db: Database, name: str) -> Any:

@@ -103,6 +103,15 @@ async def fail_import(db: Database, import_id: str, failure: dict[str, Any]) -> 
             )
 
 
+_FAIL_PENDING = """
+UPDATE dataset_tasks SET state = 'FAILED', failure = $2 WHERE version_id = $1 AND state = 'PENDING'
+"""
+_UNBUILT = {
+    "code": "builder_unavailable",
+    "step": "image-build",
+    "message": "the build ended for a reason of ours; publish again",
+    "excerpt": None,
+}
 _COUNT = """
 SELECT count(*) FILTER (WHERE state = 'READY') AS ready, count(*) FILTER (WHERE state = 'FAILED') AS failed
 FROM dataset_tasks WHERE version_id = $1
@@ -113,6 +122,7 @@ async def finish_import(db: Database, import_id: str, warnings: list[dict[str, A
     """READY and active with one built task or more, else FAILED; returns (status, ready, failed)."""
     async with db.transaction() as connection:
         row = await connection.fetchrow("SELECT * FROM dataset_imports WHERE id = $1 FOR UPDATE", import_id)
+        await connection.execute(_FAIL_PENDING, row["version_id"], _UNBUILT)
         counts = await connection.fetchrow(_COUNT, row["version_id"])
         if row["status"] in (ImportStatus.COMPLETED, ImportStatus.FAILED):
             return row["status"], counts["ready"], counts["failed"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from temporalio import workflow
+from temporalio.exceptions import ActivityError
 
 from workflows import names, options
 
@@ -22,7 +23,11 @@ class DatasetImportWorkflow:
     @workflow.run
     async def run(self, start: ImportInput) -> act.ImportEnd:
         ref = act.ImportRef(import_id=start.import_id)
-        parsed = await options.call(act.UNPACK_DATASET, ref, options.IMPORT)
+        try:
+            parsed = await options.call(act.UNPACK_DATASET, ref, options.IMPORT)
+        except ActivityError as error:
+            problem = act.ImportProblem(import_id=start.import_id, message=str(error.cause))
+            return await options.call(act.FAIL_IMPORT, problem, options.RECORD)
         if not parsed.is_refused:
             room = asyncio.Semaphore(BUILDS_AT_ONCE)
             await asyncio.gather(*(_build(task, parsed.queue, room) for task in parsed.tasks))
@@ -31,4 +36,8 @@ class DatasetImportWorkflow:
 
 async def _build(task: act.TaskToBuild, queue: str, room: asyncio.Semaphore) -> None:
     async with room:
-        await options.call(act.BUILD_TASK, task, options.BUILD, queue=queue or None)
+        try:
+            await options.call(act.BUILD_TASK, task, options.BUILD, queue=queue or None)
+        except ActivityError as error:
+            # Left as it is: the end of the import fails every task that no build answered for.
+            workflow.logger.warning("task %s was not built: %s", task.task_name, error.cause)

@@ -185,7 +185,8 @@ class JobWorkflow:
 
     async def _cancel(self) -> None:
         """The store settles what is queued (a cancel by the API has done so); what runs is cancelled here."""
-        await options.call(act.CANCEL_JOB, JobRef(job_id=self._open.start.job_id), options.RECORD)
+        job = JobRef(job_id=self._open.start.job_id)
+        await self._through_cancel(options.call(act.CANCEL_JOB, job, options.RECORD))
         self._window = self._open.model_copy(update={"is_cancelled": True})
         await self._cancel_trials(self._open.in_flight)
 
@@ -194,7 +195,7 @@ class JobWorkflow:
         unstarted = [index for index in wanted if index >= self._open.next_index]
         if unstarted:
             indexes = JobIndexes(job_id=self._open.start.job_id, indexes=unstarted)
-            await options.call(act.CANCEL_UNSTARTED, indexes, options.RECORD)
+            await self._through_cancel(options.call(act.CANCEL_UNSTARTED, indexes, options.RECORD))
         await self._cancel_trials(sorted(set(wanted) & set(self._open.in_flight)))
 
     async def _cancel_trials(self, indexes: list[int]) -> None:
@@ -211,7 +212,7 @@ class JobWorkflow:
     async def _reconcile(self) -> None:
         """Ask for what is silent: a trial whose workflow an operator terminated never signals."""
         flying = JobIndexes(job_id=self._open.start.job_id, indexes=self._open.in_flight)
-        silent = await options.call(act.FIND_SILENT, flying, options.RECORD)
+        silent = await self._through_cancel(options.call(act.FIND_SILENT, flying, options.RECORD))
         self._settled.extend(silent.settled)
         for index in silent.lost:
             await self._start(index, ended_by="The trial's workflow was ended from outside.")

@@ -6,7 +6,7 @@ import asyncio
 from typing import cast
 
 from temporalio import workflow
-from temporalio.exceptions import ActivityError, ApplicationError, is_cancelled_exception
+from temporalio.exceptions import ActivityError, ApplicationError, RetryState, is_cancelled_exception
 
 from workflows import names, options
 
@@ -39,8 +39,15 @@ class TrialWorkflow:
             failure = _failure_of(error)
             if failure is None:
                 raise
-        # Shielded: whatever comes now, the box is ended and the trial settles.
-        settled = await asyncio.shield(asyncio.create_task(self._close(failure)))
+        # Whatever comes now, the box is ended, the trial settles and the job hears of it.
+        ending = asyncio.create_task(self._end(start, failure))
+        try:
+            return await asyncio.shield(ending)
+        except asyncio.CancelledError:
+            return await ending
+
+    async def _end(self, start: TrialInput, failure: Failure | None) -> act.Settled:
+        settled = await self._close(failure)
         await self._tell_job(start)
         return settled
 
@@ -48,16 +55,19 @@ class TrialWorkflow:
         placement = await self._place()
         if placement.is_settled:
             return
+        _heed_cancel()
         placed = act.PlacedAttempt(
             **self._attempt.model_dump(), provider=placement.provider, host_id=placement.host_id
         )
         box = self._progress.box = await options.call(
             act.OPEN_BOX, placed, options.OPEN_BOX, queue=placement.follow_queue
         )
+        _heed_cancel()
         boxed = BoxedAttempt(**placed.model_dump(), box_id=box.box_id, timeout_sec=box.agent_timeout_sec)
         agent = self._progress.agent = await options.call(
             act.RUN_AGENT, boxed, options.FOLLOW, queue=placement.follow_queue
         )
+        _heed_cancel()
         verify = act.VerifierInput(
             **placed.model_dump(), box_id=box.box_id, timeout_sec=box.verifier_timeout_sec, agent=agent
         )
@@ -91,7 +101,8 @@ class TrialWorkflow:
             return await options.call(act.CLOSE_TRIAL, close, options.CLOSE, queue=queue)
         except ActivityError as error:
             # A trial always settles. What closing could not do is told, and the box is the reaper's.
-            last = close.model_copy(update={"failure": _failure_of(error)})
+            is_stopped = failure is not None and failure.kind == "cancelled"
+            last = close.model_copy(update={"failure": failure if is_stopped else _failure_of(error)})
             return await options.call(act.SETTLE_TRIAL, last, options.RECORD)
 
     async def _tell_job(self, start: TrialInput) -> None:
@@ -103,9 +114,17 @@ class TrialWorkflow:
             workflow.logger.info("job was not told: %s", error)
 
 
+def _heed_cancel() -> None:
+    """An activity that ended by itself swallows the cancel that reached it meanwhile."""
+    if workflow.cancellation_reason() is not None:
+        raise asyncio.CancelledError
+
+
 def _failure_of(error: BaseException) -> Failure | None:
     """What ends the attempt without a verdict; None for what must fail the workflow itself."""
-    if is_cancelled_exception(error):
+    # Once it is cancelled, an activity whose worker died is not tried again.
+    is_cut = isinstance(error, ActivityError) and error.retry_state is RetryState.CANCEL_REQUESTED
+    if is_cancelled_exception(error) or is_cut:
         return Failure(kind="cancelled", message="The trial was stopped.")
     # A local activity's failure comes as it is, a normal one's wrapped.
     cause = error.cause if isinstance(error, ActivityError) else error
