@@ -160,7 +160,8 @@ async def _signal_job(
             _job(job_id),
             id=workflow_id,
             task_queue=names.QUEUE,
-            id_reuse_policy=WorkflowIDReusePolicy.REJECT_DUPLICATE,
+            # A workflow that an operator terminated starts again, and ends what it left.
+            id_reuse_policy=WorkflowIDReusePolicy.ALLOW_DUPLICATE_FAILED_ONLY,
             id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
             start_signal=signal,
             start_signal_args=arguments,

@@ -145,7 +145,7 @@ async def _close_version(connection: Any, version_id: str, counts: Any, is_ready
     if is_ready:
         await connection.execute(
             "UPDATE datasets SET active_version_id = $1, updated_at = now()"
-            " WHERE id = (SELECT dataset_id FROM dataset_versions WHERE id = $1)",
+            " WHERE id = (SELECT dataset_id FROM dataset_versions WHERE id = $1 AND replaced_at IS NULL)",
             version_id,
         )
 

@@ -14,6 +14,9 @@ from store.intents import IntentKind, add_intent
 from store.job_reads import find_job
 from store.record import cancel_job
 
+_LOCK_JOBS_OF = """
+SELECT FROM jobs WHERE id IN (SELECT job_id FROM trials WHERE id = ANY($1)) ORDER BY id FOR UPDATE
+"""
 _VISIBLE_TRIALS = """
 SELECT t.id, t.job_id, t.index, t.status FROM trials t JOIN jobs j ON j.id = t.job_id
 WHERE t.id = ANY($1) AND (j.owner_user_id = $2 OR j.org_id = ANY($3))
@@ -45,6 +48,8 @@ async def request_stop(db: Database, caller: Caller, trial_ids: Sequence[str]) -
     """Ask for the end of live trials, job by job; those of others are not found."""
     asked = list(dict.fromkeys(trial_ids))
     async with db.transaction() as connection:
+        # Jobs before trials, as everywhere: a cancel at the same time waits instead of deadlocking.
+        await connection.execute(_LOCK_JOBS_OF, asked)
         rows = await connection.fetch(_VISIBLE_TRIALS, asked, caller.user_id, caller.org_ids)
         live = [row for row in rows if TrialStatus(row["status"]) not in TRIAL_TERMINAL]
         by_job: dict[str, list[int]] = {}

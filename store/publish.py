@@ -91,11 +91,13 @@ async def attach_archive(connection: Any, import_id: str, archive: StoredArchive
     """The archive is complete: the import may start."""
     version_id = await connection.fetchval(
         "UPDATE dataset_imports SET archive_key = $2, archive_sha256 = $3, is_receiving = false,"
-        " updated_at = now() WHERE id = $1 RETURNING version_id",
+        " updated_at = now() WHERE id = $1 AND is_receiving AND status = 'QUEUED' RETURNING version_id",
         import_id,
         archive.key,
         archive.sha256,
     )
+    if version_id is None:
+        raise ApiError("upload_session_failed", "Another publish of the same label has replaced this one.")
     await connection.execute(
         "UPDATE dataset_versions SET state = $2, source = $3, package_key = $4, package_sha256 = $5,"
         " package_bytes = $6 WHERE id = $1",
