@@ -113,6 +113,8 @@ TASKS = (
         solve="cat > /app/in; read -r line; [ -s /app/in ] || touch /app/done",
         test="[ -e /app/done ] && echo 1 > /logs/verifier/reward.txt",
     ),
+    HostileTask("agent-puts-a-file-where-logs-go", solve="rm -rf /logs; echo mine > /logs"),
+    HostileTask("agent-links-logs-elsewhere", solve="rm -rf /logs; ln -s /etc /logs"),
     HostileTask("agent-kills-pid-1", solve="kill -9 1; kill -TERM 1; kill -INT 1; kill -QUIT 1; kill -HUP 1"),
     HostileTask(
         "agent-kills-everything",
