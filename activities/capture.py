@@ -9,6 +9,7 @@ import tarfile
 from collections.abc import AsyncIterator
 from pathlib import PurePosixPath
 
+from activities import following
 from activities.sandboxes.base import Box
 from activities.trial_context import Hands, TrialContext
 from domain.errors import SandboxDeath
@@ -54,6 +55,8 @@ class Capture:
         data = await read_stream(self._hands.db, self._attempt.trial_id, self._attempt.attempt_number, name)
         if data is not None:
             await self.keep(path, data)
+        if data is not None and len(data) >= following.STREAM_MAX_BYTES:
+            self.left_out.append(f"{path}: what came after {following.STREAM_MAX_BYTES} bytes")
         return data or b""
 
     async def keep_tree(self, box: Box, source: str, target: str) -> None:

@@ -11,6 +11,9 @@ from store.database import Database
 from store.fences import Fence
 from store.streams import append_chunk, confirm_streams, high_water
 
+STREAM_MAX_BYTES = 64 * 1024 * 1024
+"""What is kept of one stream. An agent may print for hours; the store and its readers must live on."""
+
 
 @dataclass(frozen=True)
 class Followed:
@@ -21,7 +24,7 @@ class Followed:
 
 
 async def follow_into_store(db: Database, box: Box, fence: Fence, followed: Followed) -> ExitStatus:
-    """Store all output as it comes until the process has ended.
+    """Store output as it comes, up to `STREAM_MAX_BYTES` a stream, until the process has ended.
 
     Raises `Fenced` when another follower has taken over: nothing may be done to the box then.
     """
@@ -35,8 +38,10 @@ async def follow_into_store(db: Database, box: Box, fence: Fence, followed: Foll
         if isinstance(item, ExitStatus):
             end = item
         else:
-            await append_chunk(db, fence, followed.streams[item.stream], item.offset, item.data)
-            ends[followed.streams[item.stream]] = item.offset + len(item.data)
+            kept = item.data[: max(0, STREAM_MAX_BYTES - item.offset)]
+            if kept:
+                await append_chunk(db, fence, followed.streams[item.stream], item.offset, kept)
+                ends[followed.streams[item.stream]] = item.offset + len(kept)
     assert end is not None
     await confirm_streams(db, fence, ends)
     return end

@@ -9,6 +9,7 @@ from uuid import uuid4
 
 import pytest
 
+from activities import following
 from tests.factories import task_files
 from tests.inprocess import Platform
 from tests.waiting import eventually
@@ -97,3 +98,17 @@ async def test_a_trial_that_an_operator_terminates_is_closed_and_the_job_ends(
     [settled] = await platform.rows("SELECT result FROM trials")
     assert "ended from outside" in settled["result"]["exception_info"]["exception_message"]
     assert await platform.rows("SELECT FROM box_leases WHERE state <> 'gone'") == []
+
+
+async def test_output_past_the_ceiling_is_left_out_and_told(
+    platform: Platform, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(following, "STREAM_MAX_BYTES", 4)
+    await platform.publish("demo", task_files("alpha"))
+    handle = await start(platform, {"datasets": [{"name": "demo"}], "agents": [{"name": "oracle"}]})
+    end = await asyncio.wait_for(handle.result(), 240)
+    assert end["mean_reward"] == 1.0
+    [kept] = await platform.rows("SELECT size_bytes FROM trial_files WHERE path = 'verifier/test-stdout.txt'")
+    assert kept["size_bytes"] == 4
+    [trial] = await platform.rows("SELECT result FROM trials")
+    assert trial["result"]["x_left_out"] == ["verifier/test-stdout.txt: what came after 4 bytes"]
