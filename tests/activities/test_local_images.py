@@ -108,11 +108,10 @@ async def test_one_content_is_built_once_also_by_two_workers(bench: Bench, tmp_p
 async def test_an_entrypoint_runs_before_the_agent_and_its_end_is_told(bench: Bench, tmp_path: Path) -> None:
     lines = ['ENTRYPOINT ["sh", "-c", "echo up >/app/up; cat /app/go; exit 3"]', "CMD echo no"]
     box = await boot(bench, tmp_path, "WORKDIR /app", "ENV X=1", *lines)
-    service_exit_code = box.service_exit_code  # type: ignore[attr-defined]
-    assert await service_exit_code() in (None, 3)
+    assert await box.service_exit_code() in (None, 3)
     code = None
     while code is None:  # /app/go is not there: cat fails, and the service ends
-        code = await service_exit_code()
+        code = await box.service_exit_code()
     assert code == 3
     assert await box.read("/app/up") == b"up\n"
 
