@@ -179,7 +179,7 @@ class DockerProvider:
             if not await comes_up(details["State"]["Pid"]):
                 raise _EndedAtOnce("".join(await container.log(stdout=True, stderr=True)).strip())
             return details
-        except (DockerError, ProviderCreateFailure, _EndedAtOnce):
+        except (DockerError, ProviderCreateFailure, TimeoutError, _EndedAtOnce):
             await delete(container)
             await self._pool.release(pod_id, name)
             raise

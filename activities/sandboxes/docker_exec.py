@@ -14,12 +14,14 @@ from aiodocker.execs import Exec
 from aiodocker.stream import Stream
 
 from activities.sandboxes.base import RunResult
-from domain.errors import ExecChdirFailure, SandboxDeath, TaskError
+from domain.errors import ExecChdirFailure, ProviderUnreachable, SandboxDeath, TaskError
 
 CANNOT_EXECUTE = 126
 KILLED = 137
 STDOUT, STDERR = 1, 2
 STDIN_POLL_SEC = 0.1
+START_POLL_SEC = 0.02
+KILL_TIMEOUT_SEC = 60.0
 
 
 @dataclass(frozen=True)
@@ -97,21 +99,37 @@ async def _feed(stream: Stream, stdin: bytes) -> None:
 
 
 async def _kill(container: DockerContainer, execution: Exec) -> None:
-    """The engine cannot kill an exec, so its session is killed from inside, by the pid it has there."""
-    details = await execution.inspect()
-    if not details["Running"]:
-        return
-    pid = _inner_pid(details["Pid"])
-    killer = await container.exec(["/bin/sh", "-c", f"kill -9 -{pid} {pid}"], user="0")
-    async with killer.start(detach=False) as stream:
-        while await stream.read_out():
-            pass
+    """The engine cannot kill an exec, so its session is killed from inside, by the pid it has there.
+
+    Raises `ProviderUnreachable` when that cannot be done within `KILL_TIMEOUT_SEC`.
+    """
+    try:
+        async with asyncio.timeout(KILL_TIMEOUT_SEC):
+            pid = await _started(execution)
+            if pid is not None:
+                killer = await container.exec(["/bin/sh", "-c", f"kill -9 -{pid} {pid}"], user="0")
+                await _transfer(killer, None)
+    except TimeoutError as error:
+        raise ProviderUnreachable("the Docker engine did not end a command that took too long") from error
 
 
-def _inner_pid(pid: int) -> str:
-    """The pid that a process of this machine has in its own namespace (proc(5), status)."""
+async def _started(execution: Exec) -> str | None:
+    """The pid inside the box of a command once it runs there, None when it is over.
+
+    A slow engine says "running" while the process is still its own starter, outside of the box.
+    """
+    while (details := await execution.inspect())["Running"]:
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+            if len(pids := _namespace_pids(details["Pid"])) > 1:
+                return pids[-1]
+        await asyncio.sleep(START_POLL_SEC)
+    return None
+
+
+def _namespace_pids(pid: int) -> list[str]:
+    """The pids of a process from this machine's namespace down to its own (proc(5), status); none for 0."""
     status = Path(f"/proc/{pid}/status").read_text().splitlines()
-    return next(line.split()[-1] for line in status if line.startswith("NSpid:"))
+    return next(line.split()[1:] for line in status if line.startswith("NSpid:"))
 
 
 def _raise_refusal(command: Command, text: str) -> None:

@@ -16,6 +16,7 @@ from activities.sandboxes.base import ProcessInfo
 from activities.sandboxes.docker_processes import container_processes
 
 POLL_SEC = 0.002
+START_LIMIT_SEC = 60.0
 SERVICE_EXITED = "evolve-service-exited-"
 
 # Waits on a stdin that never ends with what every shell has built in: it needs no fork, so neither
@@ -89,15 +90,25 @@ def _shell_only_waits(arguments: Sequence[str]) -> bool:
 
 
 async def comes_up(init_pid: int) -> bool:
-    """Wait until init has started the keep-alive; False when init is over before that."""
-    while init_pid:
-        try:
-            if any(each.command.startswith("/bin/sh ") for each in container_processes(init_pid)):
+    """Wait until init has started the keep-alive and that its timer; False when init is over before that.
+
+    The timer sleeps in a process of its own: a baseline of the box that is taken before it is there would
+    have it swept. Raises `TimeoutError` after `START_LIMIT_SEC`.
+    """
+    async with asyncio.timeout(START_LIMIT_SEC):
+        while init_pid:
+            try:
+                commands = [each.command for each in container_processes(init_pid)]
+            except ProcessLookupError:
+                return False
+            if any(each.startswith("/bin/sh ") for each in commands) and any(map(_is_timer, commands)):
                 return True
-        except ProcessLookupError:
-            return False
-        await asyncio.sleep(POLL_SEC)
+            await asyncio.sleep(POLL_SEC)
     return False
+
+
+def _is_timer(command: str) -> bool:
+    return posixpath.basename(command.split(" ", 1)[0]) in ("sleep", "busybox", "coreutils")
 
 
 def service_exit_code(processes: Sequence[ProcessInfo]) -> int | None:

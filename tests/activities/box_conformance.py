@@ -386,14 +386,15 @@ class EndingProcesses:
 
 
 async def _until(look: Any) -> None:
-    """Wait until an awaited look returns something true; `FileNotFoundError` is not yet."""
-    while True:
-        try:
-            if await look():
-                return
-        except FileNotFoundError:
-            pass
-        await asyncio.sleep(0.02)
+    """Wait a minute at most until an awaited look returns something true; `FileNotFoundError` is not yet."""
+    async with asyncio.timeout(60):
+        while True:
+            try:
+                if await look():
+                    return
+            except FileNotFoundError:
+                pass
+            await asyncio.sleep(0.02)
 
 
 async def _runs_only(box: Box, wanted: Collection[ProcessKey]) -> bool:
