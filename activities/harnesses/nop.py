@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from activities.harnesses.base import HarnessContext, Launch
+from activities.harnesses.base import HarnessContext, Launch, UnbundledHarness
 from activities.sandboxes.base import Box
 
 
-class NopHarness:
+class NopHarness(UnbundledHarness):
     """The empty agent."""
 
     name = "nop"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from activities.archives import tar_of_tree
-from activities.harnesses.base import HarnessContext, Launch
+from activities.harnesses.base import HarnessContext, Launch, UnbundledHarness
 from activities.sandboxes.base import Box
 from domain.errors import TaskError
 from domain.tasks import resolve_env
@@ -11,7 +11,7 @@ from domain.tasks import resolve_env
 SOLUTION_DIR = "/solution"
 
 
-class OracleHarness:
+class OracleHarness(UnbundledHarness):
     """The reference solution as an agent. It sees `/solution`, which no other harness does."""
 
     name = "oracle"

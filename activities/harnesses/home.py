@@ -1,0 +1,60 @@
+"""The agent's HOME in a box, and what a harness writes there before the agent starts."""
+
+from __future__ import annotations
+
+from pathlib import PurePosixPath
+
+from activities.sandboxes.base import Box, RunResult
+from domain.errors import InfrastructureFailure
+
+FRESH_HOME = "/var/tmp/evolve-home"
+"""Made where the user's own home cannot be written. Not below /tmp: codex keeps no helpers there."""
+
+# `/` is no home: everything in it would be taken for the agent's.
+_OWN_HOME = 'cd "$HOME" && [ "$(pwd -P)" != / ] && [ -w . ] && printf %s "$HOME"'
+_MAKE_HOME = 'mkdir -p "$1" && chown "$2" "$1" && chmod 700 "$1"'
+_COPY_SKILLS = 'mkdir -p "$2" && if [ -d "$1" ]; then cp -R "$1"/. "$2"; fi'
+
+
+async def resolve_home(box: Box, user: str | None) -> str:
+    """The user's HOME where the user can write it, else a fresh folder of the user's own.
+
+    Raises `InfrastructureFailure` when neither is to be had.
+    """
+    own = await box.run(["/bin/sh", "-c", _OWN_HOME], user=user, cwd="/")
+    if own.exit_code == 0 and own.stdout:
+        return own.stdout.decode()
+    ids = await box.run(["/bin/sh", "-c", 'echo "$(id -u):$(id -g)"'], user=user, cwd="/")
+    made = await box.run(
+        ["/bin/sh", "-c", _MAKE_HOME, "home", FRESH_HOME, ids.stdout.decode().strip()], cwd="/"
+    )
+    _require(made, f"a home for the user {user!r}")
+    return FRESH_HOME
+
+
+async def write_private(box: Box, path: str, data: str | bytes, user: str | None) -> None:
+    """A file of mode 0600 that is the user's, its folders too where they are new. Replaces an earlier one."""
+    await make_folder(box, str(PurePosixPath(path).parent), user)
+    await box.write(path, data.encode() if isinstance(data, str) else data, mode=0o600, user=user)
+
+
+async def make_folder(box: Box, path: str, user: str | None) -> None:
+    """A folder with its parents, the user's where they are new."""
+    made = await box.run(["mkdir", "-p", path], user=user, cwd="/")
+    _require(made, f"the folder {path}")
+
+
+async def copy_skills(box: Box, source: str | None, target: str, user: str | None) -> None:
+    """The skills that a task keeps in its image at `source`, into the harness's own folder of skills.
+
+    A source that is None or not there is no error: Harbor's rule.
+    """
+    if source is not None:
+        copied = await box.run(["/bin/sh", "-c", _COPY_SKILLS, "skills", source, target], user=user)
+        _require(copied, f"the skills of {source}")
+
+
+def _require(result: RunResult, what: str) -> None:
+    if result.exit_code != 0:
+        told = result.stderr.decode(errors="replace").strip()
+        raise InfrastructureFailure(f"{what} could not be made in the box: {told}")
