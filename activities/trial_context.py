@@ -28,6 +28,7 @@ from store.fences import Fence
 
 CACHED_JOBS = 64
 CACHED_TASKS = 2_000
+CACHED_TRIALS = 2_000
 
 
 @dataclass(frozen=True)
@@ -89,17 +90,16 @@ class Hands:
     default_provider: str
     capabilities: Mapping[SandboxProviderName, ProviderCapabilities]
     packages: TaskPackages
+    trials: dict[str, Any] = field(default_factory=dict[str, Any])
     plans: dict[str, JobPlan] = field(default_factory=dict[str, JobPlan])
     tasks: dict[tuple[str, str], StoredTask] = field(default_factory=dict[tuple[str, str], StoredTask])
 
     async def load(self, attempt: AttemptRef) -> TrialContext:
         """The trial with its plan; raises `EvolveError` when the job was deleted."""
-        pool = await self.db.pool()
-        row = await pool.fetchrow(
-            "SELECT task_name, source, version_id, arm_index FROM trials WHERE id = $1", attempt.trial_id
-        )
+        row = self.trials.get(attempt.trial_id)
         if row is None:
-            raise EvolveError(f"trial {attempt.trial_id} was deleted", code="trial_not_found")
+            row = await self._trial(attempt.trial_id)
+            _remember(self.trials, attempt.trial_id, row, CACHED_TRIALS)
         plan = await self._plan(attempt.job_id)
         return TrialContext(
             attempt=attempt,
@@ -110,6 +110,16 @@ class Hands:
             arm=plan.arms[row["arm_index"]],
             stored=await self.stored_task(row["version_id"], row["task_name"]),
         )
+
+    async def _trial(self, trial_id: str) -> Any:
+        """What a trial was planned as, which never changes."""
+        pool = await self.db.pool()
+        row = await pool.fetchrow(
+            "SELECT task_name, source, version_id, arm_index FROM trials WHERE id = $1", trial_id
+        )
+        if row is None:
+            raise EvolveError(f"trial {trial_id} was deleted", code="trial_not_found")
+        return row
 
     async def _plan(self, job_id: str) -> JobPlan:
         plan = self.plans.get(job_id)

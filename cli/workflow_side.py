@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from temporalio.worker import UnsandboxedWorkflowRunner, WorkflowRunner
 from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner, SandboxRestrictions
 
 from activities.worker import WorkflowSide
@@ -22,12 +23,21 @@ PASSED_THROUGH = (
 )
 
 
-def workflow_side(queue: str = names.QUEUE) -> WorkflowSide:
-    """Every workflow of ours, sandboxed, on `queue`."""
+def sandboxed() -> SandboxedWorkflowRunner:
+    """What the tests run and replay workflows in: it catches a clock, a random number or I/O in them."""
     restrictions = SandboxRestrictions.default.with_passthrough_modules(*PASSED_THROUGH)
+    return SandboxedWorkflowRunner(restrictions=restrictions)
+
+
+def workflow_side(queue: str = names.QUEUE, runner: WorkflowRunner | None = None) -> WorkflowSide:
+    """Every workflow of ours on `queue`.
+
+    Outside of the sandbox unless `runner` says so: importing a workflow's module anew for each run was
+    a fifth of a worker's work, and let code that was replaced under a live worker into new workflows.
+    """
     return WorkflowSide(
         workflows=[JobWorkflow, TrialWorkflow, DatasetImportWorkflow, ArchiveWorkflow],
         queue=queue,
         data_converter=names.DATA_CONVERTER,
-        runner=SandboxedWorkflowRunner(restrictions=restrictions),
+        runner=runner or UnsandboxedWorkflowRunner(),
     )

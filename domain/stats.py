@@ -183,14 +183,6 @@ def empty_tally(n_trials: int) -> dict[str, int]:
     return {status.value: n_trials if status is _PENDING else 0 for status in TrialStatus}
 
 
-def moved_tally(by_status: Mapping[str, int], source: TrialStatus, target: TrialStatus) -> dict[str, int]:
-    """The tally after one trial changed its status."""
-    tally = dict(by_status)
-    tally[source.value] = tally.get(source.value, 0) - 1
-    tally[target.value] = tally.get(target.value, 0) + 1
-    return tally
-
-
 def primary_reward(rewards: Mapping[str, float] | None) -> float | None:
     """The value of key `reward`, else of the only key, else None (contract §6.4)."""
     if not rewards:

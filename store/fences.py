@@ -27,6 +27,13 @@ PHASE_RANK = {
 LAST_RESORT_RANK = 6
 
 
+_TAKE = """
+UPDATE trials SET fence_phase = $3, fence_try = $4
+WHERE id = $1 AND (attempt_number, fence_phase, fence_try) <= ($2::int, $3::int, $4::int)
+RETURNING *
+"""
+
+
 class Fenced(EvolveError):
     """The writer's place was taken by a later one: its write is refused and it must stop."""
 
@@ -57,18 +64,9 @@ async def lock_trial(connection: Any, fence: Fence) -> Any:
     Jobs are always locked before trials: the one order, so that nothing deadlocks.
     """
     await connection.execute("SELECT FROM jobs WHERE id = $1 FOR UPDATE", fence.job_id)
-    row = await connection.fetchrow("SELECT * FROM trials WHERE id = $1 FOR UPDATE", fence.trial_id)
-    if row is None:
-        return None
-    held = (row["attempt_number"], row["fence_phase"], row["fence_try"])
-    if held > (fence.attempt_number, fence.rank, fence.try_number):
+    row = await connection.fetchrow(_TAKE, fence.trial_id, fence.attempt_number, fence.rank, fence.try_number)
+    if row is None and await connection.fetchval("SELECT id FROM trials WHERE id = $1", fence.trial_id):
         raise Fenced(f"trial {fence.trial_id}: {fence.phase} try {fence.try_number} was taken over")
-    await connection.execute(
-        "UPDATE trials SET fence_phase = $2, fence_try = $3 WHERE id = $1",
-        fence.trial_id,
-        fence.rank,
-        fence.try_number,
-    )
     return row
 
 

@@ -109,14 +109,19 @@ async def _enter_quietly(db: Database, fence: Fence, change: PhaseChange) -> boo
     return True
 
 
+_MOVE_TALLY = """
+UPDATE jobs SET updated_at = now(), by_status = by_status || jsonb_build_object(
+  $2::text, coalesce((by_status ->> $2)::int, 0) - 1, $3::text, coalesce((by_status ->> $3)::int, 0) + 1)
+WHERE id = $1
+"""
+
+
 async def move_status(connection: Any, row: Any, target: TrialStatus) -> None:
     """Change a locked trial's status and its job's tally with it."""
-    tally = await connection.fetchval("SELECT by_status FROM jobs WHERE id = $1", row["job_id"])
-    moved = stats.moved_tally(tally, TrialStatus(row["status"]), target)
+    if target == row["status"]:
+        return
     await connection.execute("UPDATE trials SET status = $2 WHERE id = $1", row["id"], target.value)
-    await connection.execute(
-        "UPDATE jobs SET by_status = $2, updated_at = now() WHERE id = $1", row["job_id"], moved
-    )
+    await connection.execute(_MOVE_TALLY, row["job_id"], row["status"], target.value)
 
 
 async def settle(db: Database, fence: Fence, settlement: Settlement) -> tuple[TrialStatus, float | None]:

@@ -109,7 +109,9 @@ async def add_trace_events(
     db: Database, trial_id: str, attempt_number: int, rows: Sequence[tuple[int, str, dict[str, Any]]]
 ) -> None:
     """Store parsed events (seq, type, data); a seq that is there already stays."""
-    async with db.transaction() as connection:
+    # One statement that repeats is a transaction of its own.
+    pool = await db.pool()
+    async with pool.acquire() as connection:
         await connection.executemany(
             "INSERT INTO trace_events (trial_id, attempt_number, seq, type, data)"
             " VALUES ($1, $2, $3, $4, $5) ON CONFLICT DO NOTHING",

@@ -17,7 +17,7 @@ from activities.packages import TaskPackages
 from activities.settings import WorkerSettings
 from activities.trial_context import Hands
 from activities.worker import make_workers
-from cli.workflow_side import workflow_side
+from cli.workflow_side import sandboxed, workflow_side
 from store.blobs import Blobs
 from store.database import Database
 from store.installation import installation_id
@@ -88,7 +88,7 @@ async def inprocess_platform(db: Database, temporal: str, root: Path) -> AsyncIt
         packages=TaskPackages(root / "tasks", blobs),
     )
     client = await Client.connect(temporal, namespace="evolve", data_converter=names.DATA_CONVERTER)
-    side = workflow_side(queue=f"evolve-{uuid4().hex[:8]}")
+    side = workflow_side(queue=f"evolve-{uuid4().hex[:8]}", runner=sandboxed())
     lease = asyncio.create_task(keep_lease(db, settings, host))
     async with AsyncExitStack() as stack:
         for worker in make_workers(client, settings, hands, side):

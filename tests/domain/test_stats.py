@@ -14,7 +14,6 @@ from domain.stats import (
     TrialOutcome,
     empty_tally,
     is_binary,
-    moved_tally,
     pass_at_k,
     primary_reward,
     rollup_mean,
@@ -128,9 +127,8 @@ def test_judge_spend_is_itemised_and_part_of_the_bill():
 
 
 def test_counters_are_cumulative_beside_the_disjoint_tally():
-    tally = empty_tally(5)
-    for target in (TrialStatus.SCORED, TrialStatus.CANCELLED, TrialStatus.RUNNING, TrialStatus.SCORING):
-        tally = moved_tally(tally, TrialStatus.QUEUED, target)
+    moved = (TrialStatus.SCORED, TrialStatus.CANCELLED, TrialStatus.RUNNING, TrialStatus.SCORING)
+    tally = {**empty_tally(5), TrialStatus.QUEUED.value: 1} | {status.value: 1 for status in moved}
     cancelled = TrialOutcome(status=TrialStatus.CANCELLED, has_exception=True)
     stats = JobTotals().settle(scored(0.0)).settle(cancelled).wire(tally, {})
     names = ("completed", "errored", "cancelled", "running", "pending")

@@ -8,13 +8,13 @@ import pytest
 from temporalio.client import WorkflowHistory
 from temporalio.worker import Replayer
 
-from cli.workflow_side import workflow_side
+from cli.workflow_side import sandboxed, workflow_side
 
 HISTORIES = sorted((Path(__file__).parent / "histories").glob("*.json"))
 
 
 def replayer() -> Replayer:
-    side = workflow_side()
+    side = workflow_side(runner=sandboxed())
     return Replayer(workflows=side.workflows, data_converter=side.data_converter, workflow_runner=side.runner)
 
 
