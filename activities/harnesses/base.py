@@ -2,8 +2,9 @@
 
 The agent phase goes through them in this order: the exact version is known from the moment the trial is
 prepared; `bundle` says what that version is made of and `activities.bundles` has it on this host; the
-box is made with the bundle mounted read-only at `bundle_dir`; `resolve_home` finds the agent's HOME;
-`install` writes the settings; `launch` gives the command.
+box is made with the bundle's folder mounted read-only at `BUNDLE_ROOT`; `activities.bundles` finds which
+build of it runs on the box's image; `resolve_home` finds the agent's HOME; `install` writes the settings;
+`launch` gives the command.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Protocol
 
 from activities.sandboxes.base import Box
 from domain.arms import AgentArm
@@ -19,9 +20,6 @@ from domain.tasks import Task
 
 BUNDLE_ROOT = "/opt/evolve"
 """Where a bundle is in a box: no image has it, and only we write there."""
-
-Platform = Literal["linux-x64", "linux-x64-musl"]
-"""What a box's image runs: glibc or musl."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +37,7 @@ class ModelAccess:
 class HarnessContext:
     """What a harness may know: the task, its directory on this host, the arm, and its place in the box.
 
-    `access` is None for agents that call no model, `bundle` (the bundle's folder in the box) and
+    `access` is None for agents that call no model, `bundle` (the folder that `bin/<name>` is in) and
     `version` for those that have none. `user` None is the box's root. `home` is what `resolve_home`
     found, `workdir` the box's own.
     """
@@ -81,19 +79,21 @@ class Launch:
 
 @dataclass(frozen=True)
 class Bundle:
-    """One exact version of a harness for one platform, as packages of the npm registry.
+    """One exact version of a harness for x86-64 Linux, as packages of the npm registry.
 
-    Each package `name@version` is unpacked at `lib/<name>` with nothing of its own run; `entry` is the
-    program, relative to the bundle. `node` is the exact version of the Node that runs it, None for a
-    program that runs by itself. What is started is `bin/<harness>`, which `activities.bundles` writes.
+    Each package `name@version` is unpacked at `node_modules/<name>`, and no script of it is run; so a
+    package finds the others by name. `entry` is the program, relative to the bundle's root. `node` is the
+    exact version of the Node that runs it, None for a program that runs by itself. `omit` are `fnmatch`
+    patterns of paths that are not needed. What is started is `bundle_program`. glibc images and others
+    (musl, an old glibc) get the same packages: `activities.bundles` sees to that.
     """
 
     harness: str
     version: str
-    platform: Platform
     packages: tuple[str, ...]
     entry: str
     node: str | None = None
+    omit: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -158,7 +158,7 @@ class Harness(Protocol):
         """
         ...
 
-    def bundle(self, version: str, platform: Platform) -> Bundle | None:
+    def bundle(self, version: str) -> Bundle | None:
         """What `version` is made of; None when nothing is to be installed."""
         ...
 
@@ -180,14 +180,9 @@ class UnbundledHarness:
     home_rules: HomeRules = NO_HOME
     transport_retries: int | None = None
 
-    def bundle(self, version: str, platform: Platform) -> Bundle | None:
+    def bundle(self, version: str) -> Bundle | None:
         """Nothing is installed."""
         return None
-
-
-def bundle_dir(harness: str) -> str:
-    """The bundle's folder in a box."""
-    return f"{BUNDLE_ROOT}/{harness}"
 
 
 def bundle_program(context: HarnessContext) -> str:
