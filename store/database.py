@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 
 import asyncpg
 from pydantic_core import from_json, to_json
-from sqlalchemy import DateTime
+from sqlalchemy import BigInteger, DateTime
 from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, async_sessionmaker, create_async_engine
 from sqlmodel import Column, SQLModel
@@ -41,6 +41,11 @@ def json_column(*, nullable: bool = False) -> Column[Any]:
 def time_column(*, nullable: bool = False) -> Column[Any]:
     """A point in time, always with its zone."""
     return Column(DateTime(timezone=True), nullable=nullable)
+
+
+def nanos_column(*, nullable: bool = False) -> Column[Any]:
+    """Money in integer nano-dollars; up to nine billion dollars."""
+    return Column(BigInteger, nullable=nullable)
 
 
 def now() -> datetime:

@@ -28,6 +28,10 @@ class StoreSettings(BaseSettings):
     blob_url: str = Field(
         default="", description="`file:///dir`, `s3://…`, `gs://…` or `az://…`; default `$EVOLVE_HOME/blobs`."
     )
+    secret_key: SecretStr | None = Field(
+        default=None,
+        description="The server secret, at least 32 characters; default the file `$EVOLVE_HOME/secret.key`.",
+    )
     log_level: LogLevel = Field(default="info", description="Of the process's JSON log.")
 
     @model_validator(mode="after")

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 from store.accounts import ApiKey, Membership, Organization, User
+from store.budgets import OrganizationBudget, PlatformStop, UserCredits
 from store.datasets import Dataset, DatasetImport, DatasetTask, DatasetVersion, UploadSession
 from store.hosts import BoxLease, Host
 from store.installation import Installation
 from store.jobs import Intent, Job, JobEvent, JobGroup
+from store.keys import GatewayKey
+from store.prices import OperatorPrice
+from store.provider_keys import ProviderKey
+from store.spend import GatewayCall
 from store.trials import Archive, StreamChunk, TraceEvent, Trial, TrialFile
 
 __all__ = [
@@ -17,6 +22,8 @@ __all__ = [
     "DatasetImport",
     "DatasetTask",
     "DatasetVersion",
+    "GatewayCall",
+    "GatewayKey",
     "Host",
     "Installation",
     "Intent",
@@ -24,11 +31,16 @@ __all__ = [
     "JobEvent",
     "JobGroup",
     "Membership",
+    "OperatorPrice",
     "Organization",
+    "OrganizationBudget",
+    "PlatformStop",
+    "ProviderKey",
     "StreamChunk",
     "TraceEvent",
     "Trial",
     "TrialFile",
     "UploadSession",
     "User",
+    "UserCredits",
 ]
