@@ -16,6 +16,7 @@ from typing import Any
 from temporalio.client import Client
 
 from domain.vocabulary import TRIAL_TERMINAL
+from tests.bench import bare_temporal
 from tests.bench.cpu import tree_cpu_ms, trees_cpu_ms
 from tests.bench.figures import Figure, print_table, say
 from tests.bench.stacks import FAST, running_stack
@@ -26,6 +27,7 @@ from workflows import names
 
 TASKS = 20
 LOOK_EVERY_SEC = 0.2
+BARE_TRIALS = 300
 
 
 @dataclass(frozen=True)
@@ -49,10 +51,18 @@ def measure(trials: int = 2_000, width: int = 50) -> list[Figure]:
         wall = time.monotonic() - began
         spent = {name: (after - before[name]) / trials for name, after in trees_cpu_ms(roots).items()}
         histories = asyncio.run(_histories(platform, job_id))
+        address, temporal = _temporal_address(platform), platform.stack.record("temporal")
+        assert temporal is not None
+        bare = bare_temporal.measure(address, "evolve", temporal, min(trials, BARE_TRIALS), width)
     say(f"nop job: {trials} trials, {width} at once: {wall:.1f} s; CPU-ms by process: {_parts(spent)}")
     for events, size in histories:
         say(f"nop job: a job run of {events} events, {size / 1000:.0f} kB")
-    return _figures(looks, width, sum(spent.values()), histories)
+    per_trial = sum(spent.values())
+    return [
+        *_figures(looks, width, per_trial, histories),
+        Figure("nop job: bare Temporal of the same shape, per trial", [bare], "CPU-ms"),
+        Figure("nop job: all processes / bare Temporal", [per_trial / bare], "×"),
+    ]
 
 
 def _tasks() -> dict[str, str]:
@@ -94,14 +104,19 @@ def _cost_between(looks: Sequence[Look], first: int, last: int) -> float:
 
 async def _histories(platform: RunningPlatform, job_id: str) -> list[tuple[int, int]]:
     """Events and bytes of each run of the job's workflow."""
-    address = f"127.0.0.1:{platform.stack.environment['EVOLVE_TEMPORAL_PORT']}"
-    client = await Client.connect(address, namespace="evolve", data_converter=names.DATA_CONVERTER)
+    client = await Client.connect(
+        _temporal_address(platform), namespace="evolve", data_converter=names.DATA_CONVERTER
+    )
     found: list[tuple[int, int]] = []
     async for run in client.list_workflows(f"WorkflowId = '{names.job_workflow_id(job_id)}'"):
         described = await client.get_workflow_handle(run.id, run_id=run.run_id).describe()
         info = described.raw_description.workflow_execution_info
         found.append((info.history_length, info.history_size_bytes))
     return found
+
+
+def _temporal_address(platform: RunningPlatform) -> str:
+    return f"127.0.0.1:{platform.stack.environment['EVOLVE_TEMPORAL_PORT']}"
 
 
 def _parts(spent: Mapping[str, float]) -> str:
