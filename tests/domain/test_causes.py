@@ -1,0 +1,105 @@
+"""Why an agent's run ended: what the gateway saw outranks exit codes and words."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from domain.causes import CONSEQUENCES, AgentFacts, Cause, ModelFacts, cause_of, is_verified
+from domain.retry_policy import DEFAULT_EXCLUDE_EXCEPTIONS
+from domain.vocabulary import TrialStatus
+
+WELL = ModelFacts(n_calls=3, last_status=200)
+
+
+def ended(*, calls: ModelFacts | None = WELL, **facts: Any) -> Cause:
+    return cause_of(AgentFacts.model_validate({"model": calls, "must_call": True, "exit_code": 0, **facts}))
+
+
+@pytest.mark.parametrize(
+    ("facts", "cause"),
+    [
+        ({}, Cause.FINISHED),
+        ({"exit_code": 1}, Cause.NON_ZERO_EXIT),
+        ({"exit_code": None, "is_timeout": True}, Cause.TIMEOUT),
+        # gemini and droid end with 0 when they are killed.
+        ({"exit_code": 0, "is_timeout": True}, Cause.TIMEOUT),
+        ({"said": "context_length", "exit_code": 1}, Cause.CONTEXT_LENGTH),
+        ({"said": "safety_refusal", "exit_code": 1}, Cause.SAFETY_REFUSAL),
+        # A failure that the harness reported and no call shows is the agent's own.
+        ({"said": "other", "exit_code": 1}, Cause.NON_ZERO_EXIT),
+    ],
+)
+def test_an_agent_whose_calls_went_well_ended_as_its_process_did(facts: dict[str, Any], cause: Cause):
+    assert ended(**facts) is cause
+
+
+@pytest.mark.parametrize(
+    ("refusal", "cause"),
+    [
+        ("own_cap", Cause.OWN_CAP),
+        ("user", Cause.BUDGET),
+        ("team", Cause.BUDGET),
+        ("platform", Cause.BUDGET),
+    ],
+)
+@pytest.mark.parametrize("exit_code", [0, 1, 146])
+def test_a_refusal_for_money_ends_a_run_whatever_its_exit_code(refusal: str, cause: Cause, exit_code: int):
+    # qwen ends with 0 and claims success.
+    assert ended(calls=ModelFacts(n_calls=4, last_refusal=refusal), exit_code=exit_code) is cause
+
+
+@pytest.mark.parametrize(
+    ("status", "error", "cause"),
+    [
+        (401, "auth", Cause.AUTH),
+        (429, "rate_limit", Cause.RATE_LIMIT),
+        (400, "context_length", Cause.CONTEXT_LENGTH),
+        (400, "invalid_request", Cause.NON_ZERO_EXIT),
+        (500, "upstream_error", Cause.MODEL_UNAVAILABLE),
+        (529, "overloaded", Cause.MODEL_UNAVAILABLE),
+        (None, "connect", Cause.MODEL_UNAVAILABLE),
+        (404, "not_found", Cause.MODEL_NOT_FOUND),
+    ],
+)
+def test_a_last_call_that_failed_is_the_cause_of_a_run_that_ended_badly(
+    status: int | None, error: str, cause: Cause
+):
+    calls = ModelFacts(n_calls=4, last_status=status, last_error=error)
+    assert ended(calls=calls, exit_code=1) is cause
+
+
+def test_a_harness_that_ends_with_0_on_a_failure_but_says_so_is_not_believed_to_have_finished():
+    calls = ModelFacts(n_calls=4, last_status=500, last_error="upstream_error")
+    assert ended(calls=calls, exit_code=0, said="other") is Cause.MODEL_UNAVAILABLE
+
+
+def test_a_failure_that_the_agent_got_over_is_none():
+    calls = ModelFacts(n_calls=4, last_status=429, last_error="rate_limit")
+    assert ended(calls=calls, exit_code=0) is Cause.FINISHED
+
+
+def test_a_run_of_a_harness_without_a_call_is_no_run_and_an_agent_that_needs_none_may_have_none():
+    assert ended(calls=ModelFacts(), exit_code=1) is Cause.NO_MODEL_CALL
+    assert ended(calls=ModelFacts(), exit_code=0) is Cause.NO_MODEL_CALL
+    assert cause_of(AgentFacts(exit_code=3)) is Cause.NON_ZERO_EXIT
+    assert cause_of(AgentFacts(exit_code=0)) is Cause.FINISHED
+
+
+def test_every_cause_has_its_consequence_and_only_infrastructure_is_retried():
+    assert set(CONSEQUENCES) == set(Cause)
+    for consequence in CONSEQUENCES.values():
+        assert consequence.is_verified == (consequence.status is None) == (consequence.exception is None)
+        if consequence.is_retried:
+            assert consequence.status is TrialStatus.INFRASTRUCTURE_ERROR
+        if consequence.status is TrialStatus.INFRASTRUCTURE_ERROR:
+            # The default policy and the table say the same.
+            is_excluded = consequence.harbor_name in DEFAULT_EXCLUDE_EXCEPTIONS
+            assert consequence.is_retried is not is_excluded
+
+
+def test_an_agent_is_verified_unless_its_cause_says_no():
+    assert is_verified(None)
+    assert is_verified("own_cap")
+    assert not is_verified("budget")
