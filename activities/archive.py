@@ -216,6 +216,7 @@ def _trial(plan: JobPlan, row: Any) -> DownloadedTrial:
         ),
         attempt_number=row["attempt_number"],
         arm=plan.arms[row["arm_index"]],
+        evals_key=row["evals_key"],
         result=row["result"],
         task=DownloadedTask(
             dataset_version=row["dataset_version"],

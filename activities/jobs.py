@@ -26,7 +26,7 @@ from domain.jobs import JobCreate
 from domain.requests import parse_json_object, parse_request
 from domain.vocabulary import TRIAL_TERMINAL, JobStatus
 from store import record
-from store.accept import accept_job
+from store.accept import Origin, accept_job
 from store.accounts import caller_of_owner
 
 
@@ -43,9 +43,8 @@ class Jobs:
             caller = await caller_of_owner(self._hands.db, accept.owner)
             body = parse_json_object(accept.request_json.encode())
             request = parse_request(JobCreate, body)
-            await accept_job(
-                self._hands.db, caller, request, job_id=accept.job_id, workflow_id=accept.workflow_id
-            )
+            origin = Origin(job_id=accept.job_id, workflow_id=accept.workflow_id)
+            await accept_job(self._hands.db, caller, request, origin, self._hands.settings.job_rules())
         row = await record.start_job(self._hands.db, accept.job_id)
         if row is None:
             raise EvolveError(f"job {accept.job_id} does not exist", code="job_not_found")

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Self
 from pydantic import Field, field_validator, model_validator
 from pydantic_settings import NoDecode
 
-from store.settings import StoreSettings
+from store.rules import JobSettings
 
 
 def machine_cpus() -> float:
@@ -23,7 +23,7 @@ def machine_memory_mb() -> int:
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // (1024 * 1024)
 
 
-class WorkerSettings(StoreSettings):
+class WorkerSettings(JobSettings):
     """`EVOLVE_*`, checked at start."""
 
     temporal_address: str = Field(default="127.0.0.1:7233", description="`host:port` of Temporal's frontend.")

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from store.settings import StoreSettings
+from store.rules import JobSettings
 
 
-class ApiSettings(StoreSettings):
+class ApiSettings(JobSettings):
     """`EVOLVE_*`, checked at start."""
 
     temporal_address: str = Field(default="127.0.0.1:7233", description="`host:port` of Temporal's frontend.")

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Collection, Mapping, Sequence
 from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field
 from pydantic_core import to_json
 
 from domain.errors import ApiError
+from domain.models import SCRIPTED, route_of
 from domain.requests import RequestModel, sorted_keys
-from domain.rosters import ROSTERS, Roster
+from domain.rosters import ROSTERS, Roster, registered_roster
 from domain.vocabulary import REASONING_EFFORTS
 
 Text = Annotated[str, Field(min_length=1, max_length=255)]
+
+# One published version and never a range or a tag: what npm takes as exact.
+_EXACT_VERSION = re.compile(r"\d+\.\d+\.\d+(?:-[0-9A-Za-z.-]+)?(?:\+[0-9A-Za-z.-]+)?")
 
 
 class AgentArmInput(RequestModel):
@@ -29,7 +34,8 @@ class AgentArmInput(RequestModel):
 
 
 class AgentArm(BaseModel):
-    """An arm as a job stores and echoes it."""
+    """An arm as a job stores and echoes it. `registration` is the revision of a registered agent that the
+    job runs, whatever becomes of the agent's name meanwhile."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -40,86 +46,168 @@ class AgentArm(BaseModel):
     kwargs: dict[str, Any] | None = None
     preset: str | None = None
     skills: tuple[str, ...] = ()
+    registration: str | None = None
 
     @property
     def identity(self) -> bytes:
         """Equal for arms that are the same system."""
         return to_json(sorted_keys(self.model_dump(mode="json")))
 
+    @property
+    def spends(self) -> bool:
+        """Whether it calls a model: `oracle` and `nop` do not."""
+        roster = ROSTERS.get(self.name)
+        return roster is None or roster.needs_model
+
     def wire(self) -> dict[str, Any]:
         """AgentArm of contract §3.6; locks stay null until a trial resolves skills."""
-        return {**self.model_dump(mode="json"), "skill_locks": None}
-
-    def evals_key(self, dataset: str) -> str:
-        """`agent[__model][__effort]__dataset`: the dataset is always the last segment (contract §6.4)."""
-        parts = (self.name, self.model_name, self.reasoning_effort, dataset)
-        return "__".join(part for part in parts if part is not None)
+        return {**self.model_dump(mode="json", exclude={"registration"}), "skill_locks": None}
 
 
-def resolve_arms(agents: Sequence[AgentArmInput]) -> tuple[AgentArm, ...]:
+def resolve_arms(
+    agents: Sequence[AgentArmInput],
+    *,
+    registrations: Mapping[str, str] | None = None,
+    upstreams: Collection[str] = (),
+) -> tuple[AgentArm, ...]:
     """The arms of a job, identical ones once, in the order asked.
 
-    Raises `agent_not_found` for an unknown agent, `feature_unsupported` for one that this release does
-    not run, and the refusals of what an agent does not take.
+    `registrations` maps the caller's own agents to their present revision; models under a name of
+    `upstreams` (`scripted` where it is enabled, and the operator's own) run on every harness. Raises
+    `agent_not_found` for an unknown agent, `feature_unsupported` for one that cannot run here, and the
+    refusals of what an agent or its model does not take.
     """
     arms: dict[bytes, AgentArm] = {}
     for position, agent in enumerate(agents):
-        arm = _resolve_arm(agent, f"agents[{position}]")
+        resolver = _Resolver(agent, f"agents[{position}]", registrations or {}, upstreams)
+        arm = resolver.resolve()
         arms.setdefault(arm.identity, arm)
     return tuple(arms.values())
 
 
-def _resolve_arm(agent: AgentArmInput, param: str) -> AgentArm:
-    roster = ROSTERS.get(agent.name)
-    if roster is None:
-        raise ApiError("agent_not_found", f"{param}.name: no agent {agent.name}.", param=f"{param}.name")
-    if not roster.is_runnable:
-        raise ApiError(
-            "feature_unsupported",
-            f"{param}.name: {agent.name} cannot run here: {roster.reason}.",
-            param=f"{param}.name",
-            details={"agent": agent.name, "reason": roster.reason},
-        )
-    if roster.needs_model and agent.model_name is None:
-        message = f"{param}.model_name: {agent.name} must be given a model."
-        raise ApiError("invalid_input", message, param=f"{param}.model_name")
-    _refuse_effort(agent, roster, param)
-    _refuse_settings(agent, roster, param)
-    return AgentArm(name=agent.name, model_name=agent.model_name)
+class _Resolver:
+    """One entry of `agents`, judged against the roster of its agent."""
 
+    def __init__(
+        self,
+        agent: AgentArmInput,
+        param: str,
+        registrations: Mapping[str, str],
+        upstreams: Collection[str],
+    ) -> None:
+        self._agent = agent
+        self._param = param
+        self._upstreams = upstreams
+        self._registration = None if agent.name in ROSTERS else registrations.get(agent.name)
+        self._roster = self._find_roster()
 
-def _refuse_effort(agent: AgentArmInput, roster: Roster, param: str) -> None:
-    effort = agent.reasoning_effort
-    if effort is None:
-        return
-    path = f"{param}.reasoning_effort"
-    if effort not in REASONING_EFFORTS:
-        message = f"{path}: {effort} is not one of {', '.join(REASONING_EFFORTS)}."
-        raise ApiError("invalid_input", message, param=path)
-    if roster.effort_support == "none":
-        raise ApiError(
-            "agent_effort_unsupported",
-            f"{path}: {agent.name} takes no reasoning effort.",
-            param=path,
-            details={"accepted": []},
+    def resolve(self) -> AgentArm:
+        agent = self._agent
+        efforts, default_effort = self._efforts_of_model()
+        self._refuse_effort(efforts)
+        self._refuse_settings()
+        return AgentArm(
+            name=agent.name,
+            model_name=agent.model_name,
+            version=agent.version,
+            reasoning_effort=agent.reasoning_effort or default_effort,
+            # An empty object asks for nothing: the same arm as none.
+            kwargs=agent.kwargs or None,
+            preset=agent.preset,
+            registration=self._registration,
         )
 
+    def _find_roster(self) -> Roster:
+        name = self._agent.name
+        if self._registration is not None:
+            return registered_roster(name)
+        roster = ROSTERS.get(name)
+        if roster is None:
+            raise self._refusal("agent_not_found", "name", f"no agent {name}")
+        if not roster.is_runnable:
+            details = {"agent": name, "reason": roster.reason}
+            message = f"{name} cannot run here: {roster.reason}"
+            raise self._refusal("feature_unsupported", "name", message, details)
+        return roster
 
-def _refuse_settings(agent: AgentArmInput, roster: Roster, param: str) -> None:
-    for key in agent.kwargs or {}:
-        if key != "config":
-            path = f"{param}.kwargs.{key}"
-            raise ApiError("agent_kwarg_unsupported", f"{path}: unknown; only `config` is.", param=path)
-    if agent.kwargs and not roster.supports_config:
-        path = f"{param}.kwargs.config"
-        raise ApiError("agent_config_unsupported", f"{path}: {agent.name} has no settings.", param=path)
-    if agent.preset is not None and agent.preset not in roster.presets:
-        path = f"{param}.preset"
-        message = f"{path}: {agent.name} cannot guarantee {agent.preset}."
-        raise ApiError("agent_preset_unsupported", message, param=path)
-    if agent.version is not None and not roster.is_version_pinnable:
-        path = f"{param}.version"
-        raise ApiError("invalid_input", f"{path}: {agent.name} has no versions to pin.", param=path)
-    if agent.skills:
-        path = f"{param}.skills"
-        raise ApiError("feature_unsupported", f"{path}: not in this release.", param=path)
+    def _efforts_of_model(self) -> tuple[tuple[str, ...], str | None]:
+        """The efforts that the model takes on this harness, and its default."""
+        roster, model = self._roster, self._agent.model_name
+        if model is None:
+            if roster.needs_model:
+                raise self._refusal("invalid_input", "model_name", f"{roster.name} must be given a model")
+            return (), None
+        option = roster.option(model)
+        if option is not None:
+            return option.reasoning_efforts, option.default_reasoning_effort
+        if not roster.needs_model:
+            return (), None
+        if not self._is_routed_off_roster(model):
+            raise self._unknown_model(model)
+        # What such a model does with no effort is its own affair: nothing is asked of it unasked.
+        return roster.efforts, None
+
+    def _is_routed_off_roster(self, model: str) -> bool:
+        route = route_of(model, self._upstreams)
+        if route is None or (route.provider == SCRIPTED and SCRIPTED not in self._upstreams):
+            return False
+        return self._roster.takes_any_model or route.provider in self._upstreams
+
+    def _unknown_model(self, model: str) -> ApiError:
+        name = self._roster.name
+        if self._roster.takes_any_model:
+            return self._refusal("invalid_input", "model_name", f"nobody is known to serve {model}")
+        near = self._roster.near_models(model)
+        hint = f"; near it: {', '.join(near)}" if near else f"; /api/meta lists what {name} runs"
+        message = f"{name} does not run {model}{hint}"
+        return self._refusal("invalid_input", "model_name", message, {"near": near})
+
+    def _refuse_effort(self, accepted: tuple[str, ...]) -> None:
+        effort, subject = self._agent.reasoning_effort, self._agent.model_name or self._agent.name
+        if effort is None:
+            return
+        if effort not in REASONING_EFFORTS:
+            message = f"{effort} is not one of {', '.join(REASONING_EFFORTS)}"
+            raise self._refusal("invalid_input", "reasoning_effort", message)
+        if effort not in accepted:
+            takes = f"only {', '.join(accepted)}" if accepted else "no reasoning effort"
+            message = f"{subject} on {self._agent.name} takes {takes}"
+            details = {"accepted": list(accepted)}
+            raise self._refusal("agent_effort_unsupported", "reasoning_effort", message, details)
+
+    def _refuse_settings(self) -> None:
+        agent, roster = self._agent, self._roster
+        for key in agent.kwargs or {}:
+            if key != "config":
+                message = "unknown; only `config` is"
+                raise self._refusal("agent_kwarg_unsupported", f"kwargs.{key}", message)
+        if agent.kwargs:
+            self._refuse_config(agent.kwargs["config"])
+        if agent.preset is not None and agent.preset not in roster.presets:
+            message = f"{agent.name} cannot guarantee {agent.preset}"
+            details = {"accepted": list(roster.presets)}
+            raise self._refusal("agent_preset_unsupported", "preset", message, details)
+        if agent.version is not None:
+            self._refuse_version(agent.version)
+        if agent.skills:
+            raise self._refusal("feature_unsupported", "skills", "not in this release")
+
+    def _refuse_config(self, config: Any) -> None:
+        if not self._roster.supports_config:
+            message = f"{self._agent.name} has no settings"
+            raise self._refusal("agent_config_unsupported", "kwargs.config", message)
+        if not isinstance(config, dict):
+            raise self._refusal("invalid_input", "kwargs.config", "not an object of settings")
+
+    def _refuse_version(self, version: str) -> None:
+        if not self._roster.is_version_pinnable:
+            raise self._refusal("invalid_input", "version", f"{self._agent.name} has no versions to pin")
+        if _EXACT_VERSION.fullmatch(version) is None:
+            message = f"{version} is not one exact version, such as 1.2.3"
+            raise self._refusal("invalid_input", "version", message)
+
+    def _refusal(
+        self, code: str, field: str, message: str, details: dict[str, Any] | None = None
+    ) -> ApiError:
+        path = f"{self._param}.{field}"
+        return ApiError(code, f"{path}: {message}.", param=path, details=details)

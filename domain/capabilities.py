@@ -70,6 +70,7 @@ def capability_document(
         "error_codes": list(ERROR_CODES),
         "gpu_concurrency_cap": 0,
         "analyze": None,
+        # The contract retires `gemini`; it runs here.
         "retired_agents": [],
     }
 

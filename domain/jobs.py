@@ -1,4 +1,4 @@
-"""A job: what a request may say, and the plan it resolves to (contract §3.7, §6.1).
+"""A job: what a request may say, and the plan that it becomes (contract §3.7, §6.1).
 
 A plan fixes everything that decides what runs: dataset versions, tasks, arms, attempts, the policy.
 Its trials are numbered datasets → tasks → arms → attempts, and a trial's id follows from its number.
@@ -7,7 +7,7 @@ Its trials are numbered datasets → tasks → arms → attempts, and a trial's 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 from uuid import UUID, uuid5
@@ -15,12 +15,12 @@ from uuid import UUID, uuid5
 from pydantic import BaseModel, ConfigDict, Field
 from pydantic_core import to_json
 
-from domain.arms import AgentArm, AgentArmInput, resolve_arms
+from domain.arms import AgentArm, AgentArmInput
 from domain.errors import ApiError
-from domain.money import nanos_of_usd
+from domain.evals_keys import evals_keys
 from domain.requests import RequestModel, sorted_keys
 from domain.retry_policy import RetryConfig, RetryConfigInput
-from domain.selection import SelectableTask, TaskFilter, TaskSelection, exclusion_note, select_tasks
+from domain.selection import TaskFilter, exclusion_note
 from domain.vocabulary import SandboxProvider
 
 DEFAULT_CONCURRENT_TRIALS = 4
@@ -30,8 +30,6 @@ MAX_TRIALS = 10_000
 DEFAULT_TRIAL_SPEND_USD = 200.0
 # Keeps a job's worst case (cap × trials × (retries + 1)) within 64 bits of nano-dollars.
 MAX_TRIAL_SPEND_USD = 50_000.0
-# A declared timeout × its multiplier; contract §5's timer ceiling.
-MAX_TIMER_SEC = 2_147_483.647
 JUDGE_ENV_KEYS = frozenset({"REWARDKIT_JUDGE", "REWARDKIT_MODEL"})
 
 Name = Annotated[str, Field(min_length=1, max_length=255)]
@@ -96,7 +94,6 @@ class JobCreate(RequestModel):
             "analyze": self.analyze is not None,
             "secrets": bool(self.secrets),
             "system_log": bool(self.system_log),
-            "verifier_env": bool(self.verifier_env),
         }
         for param, is_asked in later.items():
             if is_asked:
@@ -202,6 +199,8 @@ class JobPlan(BaseModel):
     retry: RetryConfig
     multipliers: TimeoutMultipliers = TimeoutMultipliers()
     build_exclusions: tuple[BuildExclusion, ...] = ()
+    verifier_env: dict[str, str] = {}
+    """The judge's settings in place of the rubric's (`JUDGE_ENV_KEYS`)."""
 
     @property
     def n_tasks(self) -> int:
@@ -215,8 +214,14 @@ class JobPlan(BaseModel):
 
     @property
     def worst_case_spend_nanos(self) -> int:
-        """Every trial spending its whole cap on every attempt that the retry policy allows."""
-        return self.max_trial_spend_nanos * self.n_trials * (self.retry.max_retries + 1)
+        """Every trial spending its whole cap on every attempt that the retry policy allows; a trial of an
+        agent that calls no model spends nothing."""
+        n_spending = self.n_tasks * self.n_attempts * sum(arm.spends for arm in self.arms)
+        return self.max_trial_spend_nanos * n_spending * (self.retry.max_retries + 1)
+
+    def evals_keys(self) -> Mapping[tuple[int, str], str]:
+        """(arm's position, dataset) → the key of its entry in `stats.evals`."""
+        return evals_keys(self.arms, [dataset.name for dataset in self.datasets])
 
 
 @dataclass(frozen=True)
@@ -248,173 +253,6 @@ class PlannedJob:
             )
 
 
-@dataclass(frozen=True)
-class VersionTasks:
-    """A resolved dataset version with its tasks, as planning needs them. Timeouts are the tasks' own."""
-
-    name: str
-    version: str
-    version_id: str
-    tasks: Sequence[SelectableTask]
-    timeouts_sec: Mapping[str, Mapping[str, float]]
-    """task name → {"agent": seconds, "verifier": seconds}"""
-
-
 def trial_id_of(job_id: str, index: int) -> str:
     """UUIDv5(job id, index)."""
     return str(uuid5(UUID(job_id), str(index)))
-
-
-def plan_job(
-    request: JobCreate,
-    versions: Sequence[VersionTasks],
-    *,
-    job_id: str,
-    job_name: str,
-    default_providers: Sequence[SandboxProvider],
-) -> PlannedJob:
-    """The plan of a request. `versions` answers its selectors one to one.
-
-    Raises the refusals of contract §2.7: agents, selection, `provider_unsupported`, `invalid_input`.
-    """
-    request.refuse_unhonoured()
-    arms = resolve_arms(request.agents)
-    selections = _select(request, versions)
-    provider = _choose_provider(request, selections, default_providers)
-    _refuse_provider(versions, selections, provider)
-    plan = JobPlan(
-        job_id=job_id,
-        job_name=job_name,
-        datasets=tuple(
-            DatasetPlan(
-                name=version.name,
-                version=version.version,
-                version_id=version.version_id,
-                n_tasks=len(selection.tasks),
-            )
-            for version, selection in zip(versions, selections, strict=True)
-        ),
-        arms=arms,
-        n_attempts=request.n_attempts or 1,
-        n_concurrent_trials=request.n_concurrent_trials or DEFAULT_CONCURRENT_TRIALS,
-        max_trial_spend_nanos=nanos_of_usd(request.max_trial_spend_usd or DEFAULT_TRIAL_SPEND_USD),
-        sandbox_provider=provider,
-        retry=(request.retry or RetryConfigInput()).resolve(),
-        multipliers=_multipliers(request),
-        build_exclusions=tuple(_exclusions(versions, selections)),
-    )
-    task_names = tuple(tuple(task.name for task in selection.tasks) for selection in selections)
-    planned = PlannedJob(plan, task_names)
-    _refuse_size(plan)
-    _refuse_long_timers(planned, versions)
-    return planned
-
-
-def _select(request: JobCreate, versions: Sequence[VersionTasks]) -> list[TaskSelection]:
-    seen: set[str] = set()
-    selections: list[TaskSelection] = []
-    for position, (selector, version) in enumerate(zip(request.datasets, versions, strict=True)):
-        param = f"datasets[{position}]"
-        if version.name in seen:
-            message = f"{param}.name: {version.name} is named twice; one selector a dataset."
-            raise ApiError("invalid_input", message, param=f"{param}.name")
-        seen.add(version.name)
-        selections.append(select_tasks(version.tasks, selector.task_filter(), param=param))
-    return selections
-
-
-def _choose_provider(
-    request: JobCreate, selections: Sequence[TaskSelection], defaults: Sequence[SandboxProvider]
-) -> SandboxProvider:
-    """The one asked for; else the first default that accepts every selected task, else the first."""
-    if request.sandbox_provider is not None:
-        return SandboxProvider(request.sandbox_provider)
-    tasks = [task for selection in selections for task in selection.tasks]
-    accepting = (p for p in defaults if not any(p in task.refusals for task in tasks))
-    return next(accepting, defaults[0])
-
-
-def _refuse_provider(
-    versions: Sequence[VersionTasks], selections: Sequence[TaskSelection], provider: SandboxProvider
-) -> None:
-    refused = [
-        {"dataset": version.name, "task_name": task.name, "reason": task.refusals[provider]}
-        for version, selection in zip(versions, selections, strict=True)
-        for task in selection.tasks
-        if provider in task.refusals
-    ]
-    if refused:
-        first = refused[0]
-        raise ApiError(
-            "provider_unsupported",
-            f"{len(refused)} selected task(s) cannot run on {provider}: "
-            f"{first['task_name']}: {first['reason']}",
-            param="sandbox_provider",
-            details={"refused_tasks": refused},
-        )
-
-
-def _refuse_size(plan: JobPlan) -> None:
-    if plan.n_trials > MAX_TRIALS:
-        raise ApiError(
-            "invalid_input",
-            f"{plan.n_tasks} tasks × {len(plan.arms)} arms × {plan.n_attempts} attempts are "
-            f"{plan.n_trials} trials; a job holds at most {MAX_TRIALS}.",
-            param="n_attempts" if plan.n_attempts > 1 else "datasets",
-            details={"n_trials": plan.n_trials, "max_trials": MAX_TRIALS},
-        )
-
-
-def _refuse_long_timers(planned: PlannedJob, versions: Sequence[VersionTasks]) -> None:
-    for version, task_names in zip(versions, planned.task_names, strict=True):
-        for task_name in task_names:
-            declared = version.timeouts_sec.get(task_name, {})
-            _refuse_long_timer(planned.plan.multipliers, task_name, "agent", declared)
-            _refuse_long_timer(planned.plan.multipliers, task_name, "verifier", declared)
-
-
-def _refuse_long_timer(
-    multipliers: TimeoutMultipliers,
-    task_name: str,
-    phase: Literal["agent", "verifier"],
-    declared_sec: Mapping[str, float],
-) -> None:
-    timeout_sec, factor = declared_sec.get(phase, 0.0), multipliers.of(phase)
-    if timeout_sec * factor <= MAX_TIMER_SEC:
-        return
-    param = _multiplier_param(multipliers, phase)
-    raise ApiError(
-        "invalid_input",
-        f"{param}: {task_name}'s {phase} timeout of {timeout_sec} s × {factor} is past the ceiling of "
-        f"{MAX_TIMER_SEC} s.",
-        param=param,
-    )
-
-
-def _multiplier_param(multipliers: TimeoutMultipliers, phase: Literal["agent", "verifier"]) -> str:
-    own = multipliers.agent if phase == "agent" else multipliers.verifier
-    return "timeout_multiplier" if own is None else f"{phase}_timeout_multiplier"
-
-
-def _multipliers(request: JobCreate) -> TimeoutMultipliers:
-    return TimeoutMultipliers(
-        timeout=request.timeout_multiplier or 1.0,
-        agent=request.agent_timeout_multiplier,
-        verifier=request.verifier_timeout_multiplier,
-        agent_setup=request.agent_setup_timeout_multiplier,
-        environment_build=request.environment_build_timeout_multiplier,
-    )
-
-
-def _exclusions(
-    versions: Sequence[VersionTasks], selections: Sequence[TaskSelection]
-) -> Iterator[BuildExclusion]:
-    for version, selection in zip(versions, selections, strict=True):
-        if selection.failed:
-            yield BuildExclusion(
-                dataset=version.name,
-                version=version.version,
-                n_tasks_ran=len(selection.tasks),
-                n_tasks_selected=selection.n_matched,
-                failed_task_names=selection.failed,
-            )

@@ -72,6 +72,7 @@ class DownloadedTrial:
     columns: TrialColumns
     attempt_number: int
     arm: AgentArm
+    evals_key: str
     result: Document
     task: DownloadedTask
 
@@ -126,7 +127,7 @@ def verdict_of(trial: DownloadedTrial) -> TrialVerdict:
     exception = trial.result.get("exception_info")
     return TrialVerdict(
         name=trial.name,
-        evals_key=trial.arm.evals_key(trial.columns.source),
+        evals_key=trial.evals_key,
         rewards=trial.rewards,
         exception_type=exception["exception_type"] if exception else None,
     )

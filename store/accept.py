@@ -12,7 +12,8 @@ from uuid import uuid4
 
 from domain import events, stats
 from domain.errors import ApiError
-from domain.jobs import DatasetSelector, JobCreate, JobPlan, PlannedJob, VersionTasks, plan_job
+from domain.jobs import DatasetSelector, JobCreate, JobPlan, PlannedJob
+from domain.planning import Choices, JobRules, VersionTasks, plan_job
 from domain.selection import SelectableTask
 from domain.vocabulary import DatasetVersionState, SandboxProvider
 from store.accounts import Caller
@@ -64,43 +65,60 @@ class Accepted:
     is_replay: bool
 
 
-async def accept_job(
-    db: Database,
-    caller: Caller,
-    request: JobCreate,
-    *,
-    job_id: str | None = None,
-    workflow_id: str | None = None,
-    idempotency_key: str | None = None,
-) -> Accepted:
-    """Write the job or refuse it with `ApiError`; nothing is written when it is refused.
+@dataclass(frozen=True)
+class Origin:
+    """Where a job comes from.
 
     With `job_id`, a second call finds the job of the first. Without `workflow_id` it is `job/<id>` and an
     intent to start it is written too: a job that a workflow brought runs already.
     """
+
+    job_id: str | None = None
+    workflow_id: str | None = None
+    idempotency_key: str | None = None
+
+
+NEW_HERE, DEFAULT_RULES = Origin(), JobRules()
+
+
+async def accept_job(
+    db: Database,
+    caller: Caller,
+    request: JobCreate,
+    origin: Origin = NEW_HERE,
+    rules: JobRules = DEFAULT_RULES,
+) -> Accepted:
+    """Write the job or refuse it with `ApiError`; nothing is written when it is refused."""
     request.refuse_unhonoured()
     async with db.transaction() as connection:
-        earlier = await _find_earlier(connection, caller, request, job_id, idempotency_key)
+        earlier = await _find_earlier(connection, caller, request, origin)
         if earlier is not None:
             return Accepted(earlier, is_replay=True)
         org_id = await owning_org(connection, caller, request.org)
         at = now()
-        planned = await _plan(connection, caller, request, job_id or str(uuid4()), at)
-        job_id = planned.plan.job_id
-        identity = (caller.user_id, org_id, workflow_id or f"job/{job_id}")
-        key = (CREATE_VERB, idempotency_key, request.fingerprint()) if idempotency_key else (None, None, None)
-        await _insert(connection, planned, identity, key, at)
+        versions = await _resolve_versions(connection, caller, request)
+        choices = Choices(await _providers(connection, request), rules=rules)
+        job_id = origin.job_id or str(uuid4())
+        job_name = request.job_name or at.strftime("%Y-%m-%d__%H-%M-%S")
+        planned = plan_job(request, versions, job_id=job_id, job_name=job_name, choices=choices)
+        identity = (caller.user_id, org_id, origin.workflow_id or f"job/{job_id}")
+        await _insert(connection, planned, identity, _key(request, origin), at)
         await append_events(connection, job_id, [events.job_created(planned.plan)])
-        if workflow_id is None:
+        if origin.workflow_id is None:
             await add_intent(connection, IntentKind.START_JOB, job_id)
     return Accepted(job_id, is_replay=False)
 
 
-async def _find_earlier(
-    connection: Any, caller: Caller, request: JobCreate, job_id: str | None, key: str | None
-) -> str | None:
-    if job_id is not None:
-        return await connection.fetchval("SELECT id FROM jobs WHERE id = $1", job_id)
+def _key(request: JobCreate, origin: Origin) -> tuple[str | None, str | None, str | None]:
+    if origin.idempotency_key is None:
+        return None, None, None
+    return CREATE_VERB, origin.idempotency_key, request.fingerprint()
+
+
+async def _find_earlier(connection: Any, caller: Caller, request: JobCreate, origin: Origin) -> str | None:
+    if origin.job_id is not None:
+        return await connection.fetchval("SELECT id FROM jobs WHERE id = $1", origin.job_id)
+    key = origin.idempotency_key
     if key is None:
         return None
     # Two requests with one key at the same time: the second waits, then finds the first's job.
@@ -121,14 +139,11 @@ async def _find_earlier(
     return row["id"]
 
 
-async def _plan(connection: Any, caller: Caller, request: JobCreate, job_id: str, at: datetime) -> PlannedJob:
-    versions = [
+async def _resolve_versions(connection: Any, caller: Caller, request: JobCreate) -> list[VersionTasks]:
+    return [
         await _resolve_version(connection, caller, selector, f"datasets[{position}]")
         for position, selector in enumerate(request.datasets)
     ]
-    default_providers = await _providers(connection, request)
-    job_name = request.job_name or at.strftime("%Y-%m-%d__%H-%M-%S")
-    return plan_job(request, versions, job_id=job_id, job_name=job_name, default_providers=default_providers)
 
 
 async def _resolve_version(
@@ -241,11 +256,7 @@ async def _insert(
 async def _insert_trials(connection: Any, planned: PlannedJob) -> None:
     plan = planned.plan
     slots = list(planned.slots())
-    keys = {
-        (arm_index, dataset.name): arm.evals_key(dataset.name)
-        for arm_index, arm in enumerate(plan.arms)
-        for dataset in plan.datasets
-    }
+    keys = plan.evals_keys()
     await connection.execute(
         _INSERT_TRIALS,
         plan.job_id,
@@ -261,8 +272,8 @@ async def _insert_trials(connection: Any, planned: PlannedJob) -> None:
 
 
 def _groups(plan: JobPlan) -> list[tuple[str, str, int, str, int]]:
+    n_tasks = {dataset.name: dataset.n_tasks for dataset in plan.datasets}
     return [
-        (plan.job_id, arm.evals_key(dataset.name), arm_index, dataset.name, dataset.n_tasks * plan.n_attempts)
-        for arm_index, arm in enumerate(plan.arms)
-        for dataset in plan.datasets
+        (plan.job_id, key, arm_index, dataset, n_tasks[dataset] * plan.n_attempts)
+        for (arm_index, dataset), key in plan.evals_keys().items()
     ]

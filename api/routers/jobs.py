@@ -19,7 +19,7 @@ from domain.jobs import JobCreate
 from domain.requests import parse_request
 from domain.vocabulary import JobListScope, JobStatus, TrialStatus
 from store import job_reads, trial_reads
-from store.accept import accept_job
+from store.accept import Origin, accept_job
 from store.blobs import Blobs
 from store.job_verbs import delete_job, request_cancel
 
@@ -33,7 +33,8 @@ _BLOBS_AT_ONCE = 32
 async def create_job(request: Request, platform: PlatformDep, caller: CallerDep) -> Response:
     """Accept a job; a repeat with the same Idempotency-Key answers the first one."""
     body = parse_request(JobCreate, await json_body(request))
-    accepted = await accept_job(platform.db, caller, body, idempotency_key=_idempotency_key(request))
+    origin = Origin(idempotency_key=_idempotency_key(request))
+    accepted = await accept_job(platform.db, caller, body, origin, platform.settings.job_rules())
     platform.outbox.wake()
     job = await job_reads.read_job(platform.db, caller, accepted.job_id)
     return json_answer({**job, "idempotent_replay": accepted.is_replay}, 201)

@@ -14,7 +14,7 @@ from api.platform import CallerDep, Platform, PlatformDep
 from api.queries import json_body, page_request
 from domain.errors import ApiError
 from domain.requests import RequestModel, parse_request
-from domain.rosters import ROSTERS
+from domain.rosters import roster_of
 from domain.vocabulary import TraceStream, TrialStatus
 from store import trial_reads
 from store.job_verbs import request_stop
@@ -163,8 +163,7 @@ async def _artifact(platform: Platform, trial: Any, stream: str) -> str | None:
 
 def _artifact_path(trial: Any, stream: str) -> str:
     if stream == "trace-stdout":
-        roster = ROSTERS.get(trial["arms"][trial["arm_index"]]["name"])
-        return f"agent/{roster.stdout_file if roster else 'stdout.log'}"
+        return f"agent/{roster_of(trial['arms'][trial['arm_index']]['name']).stdout_file}"
     return {
         "verifier": "verifier/test-stdout.txt",
         "trace-stderr": "agent/stderr.log",

@@ -30,7 +30,7 @@ async def test_the_published_client_starts_follows_and_reads_a_job(api: Api):
     )
     assert (job.status, job.n_total_trials, job.sandbox_provider) == ("QUEUED", 12, "local")
     assert job.trials.by_status["QUEUED"] == 12
-    assert job.worst_case_spend_usd == 2400.0
+    assert job.worst_case_spend_usd == 0.0
     assert job.org == "personal"
 
     running = asyncio.create_task(run_job(api.db, job.id, [1.0, 0.0] * 5 + [1.0, None]))
@@ -52,6 +52,26 @@ async def test_the_published_client_starts_follows_and_reads_a_job(api: Api):
     assert {g.evals_key: [(p.k, p.value) for p in g.points] for g in pass_at_k(done)} == {
         "oracle__demo": [(2, 1.0)],
         "nop__demo": [(2, 1.0)],
+    }
+
+
+async def test_arms_that_differ_only_in_a_preset_or_a_pin_have_their_own_pass_at_k(api: Api):
+    await add_dataset(api.db, api.caller)
+    jobs = api.published().jobs
+    arms = [{}, {"preset": "no-internet"}, {"preset": "no-internet", "version": "2.1.197"}]
+    job = await jobs.start(
+        datasets=[{"name": "demo"}],
+        agents=[{"name": "claude", "model_name": "opus", **arm} for arm in arms],
+        n_attempts=2,
+    )
+    assert [arm.reasoning_effort for arm in job.agents] == ["high"] * 3
+    assert job.worst_case_spend_usd == 3 * 2 * 3 * 200.0
+    await run_job(api.db, job.id, [0.0, 0.0, 1.0, 0.0, 1.0, 1.0] + [0.0] * 12)
+    points = {group.evals_key: group.points[0].value for group in pass_at_k(await jobs.get(job.id))}
+    assert points == {
+        "claude__opus__high__demo": 0.0,
+        "claude__opus__high__no-internet__demo": pytest.approx(1 / 3),
+        "claude__opus__high__2.1.197__no-internet__demo": pytest.approx(1 / 3),
     }
 
 
@@ -108,7 +128,9 @@ async def test_a_refused_create_writes_nothing(api: Api):
         ({"datasets": [{"name": "demo", "task_names": ["broken"]}]}, "task_failed_to_build"),
         ({"org": "someone-else"}, "org_not_found"),
         ({"sandbox_provider": "modal"}, "feature_unsupported"),
-        ({"agents": [{"name": "claude", "model_name": "opus"}]}, "feature_unsupported"),
+        ({"agents": [{"name": "antigravity", "model_name": "gemini-3.8-flash"}]}, "feature_unsupported"),
+        ({"agents": [{"name": "claude", "model_name": "gpt-6.1-sol"}]}, "invalid_input"),
+        ({"agents": [{"name": "claude", "model_name": "scripted/hello"}]}, "invalid_input"),
     ):
         answer = await api.http.post("/api/jobs", json={**BODY, **change})
         assert answer.json()["error"]["code"] == code

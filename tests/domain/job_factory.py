@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from domain.jobs import JobCreate, JobPlan, PlannedJob, VersionTasks, plan_job
+from domain.jobs import JobCreate, JobPlan, PlannedJob
+from domain.planning import Choices, JobRules, VersionTasks, plan_job
 from domain.requests import parse_request
 from domain.selection import SelectableTask
 from domain.vocabulary import SandboxProvider
@@ -39,7 +40,11 @@ def make_version(
     return VersionTasks(dataset, "1.0", f"version-of-{dataset}", tasks, timeouts_sec or {})
 
 
-def plan_trials(*versions: VersionTasks, **changes: Any) -> PlannedJob:
+LOCAL = Choices([SandboxProvider.LOCAL])
+SCRIPTED = Choices([SandboxProvider.LOCAL], rules=JobRules(upstreams=frozenset({"scripted", "lab"})))
+
+
+def plan_trials(*versions: VersionTasks, choices: Choices = LOCAL, **changes: Any) -> PlannedJob:
     versions = versions or (make_version(),)
     changes.setdefault("datasets", [{"name": version.name} for version in versions])
     return plan_job(
@@ -47,9 +52,9 @@ def plan_trials(*versions: VersionTasks, **changes: Any) -> PlannedJob:
         versions,
         job_id=JOB_ID,
         job_name="a job",
-        default_providers=[SandboxProvider.LOCAL],
+        choices=choices,
     )
 
 
-def make_plan(*versions: VersionTasks, **changes: Any) -> JobPlan:
-    return plan_trials(*versions, **changes).plan
+def make_plan(*versions: VersionTasks, choices: Choices = LOCAL, **changes: Any) -> JobPlan:
+    return plan_trials(*versions, choices=choices, **changes).plan

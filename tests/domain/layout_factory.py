@@ -87,6 +87,7 @@ def make_trial(
         ),
         attempt_number=1,
         arm=plan.arms[slot.arm_index],
+        evals_key=plan.evals_keys()[slot.arm_index, slot.source],
         result=result,
         task=DownloadedTask("1.0", DIGEST, (("/app/report.txt", None), ("/app/out", "results"))),
     )
@@ -122,7 +123,7 @@ def make_job(plan: JobPlan, trials: list[DownloadedTrial]) -> DownloadedJob:
         status=JobStatus.CANCELLED,
         by_status={"SCORED": 1, "SCORING_ERROR": 1, "CANCELLED": 1},
         totals=totals,
-        groups={plan.arms[0].evals_key("demo"): JobGroupSums(sums, {})},
+        groups={plan.evals_keys()[0, "demo"]: JobGroupSums(sums, {})},
         started_at=START,
         updated_at=START + timedelta(seconds=9),
         finished_at=START + timedelta(seconds=9),

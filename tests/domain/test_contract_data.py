@@ -37,8 +37,12 @@ def test_the_client_reads_our_capability_document():
     agents = {agent.name: agent for agent in capabilities.agents}
     assert agents["oracle"].runnable
     assert agents["oracle"].models == []
-    assert not agents["claude"].runnable
-    assert agents["claude"].reason
+    runnable = {name for name, agent in agents.items() if agent.runnable}
+    assert runnable == {"oracle", "nop", "claude", "codex", "gemini", "qwen", "kimi", "opencode", "droid"}
+    assert all(agent.runnable or agent.reason for agent in agents.values())
+    assert {name for name, agent in agents.items() if agent.supports_config} == {"claude", "codex"}
+    assert agents["claude"].presets == ["no-internet", "pinned-context"]
+    assert agents["kimi"].models[0].model_id == "moonshot/kimi-k3"
     assert [provider.name for provider in capabilities.sandbox_providers if provider.default] == ["local"]
     assert capabilities.statuses["job"].terminal == ["COMPLETED", "CANCELLED", "FAILED"]
     assert capabilities.error_codes == list(ERROR_CODES)

@@ -7,6 +7,7 @@ import pytest
 
 from domain.errors import ApiError
 from domain.jobs import JobCreate, trial_id_of
+from domain.planning import Choices, JobRules
 from domain.requests import parse_json_object, parse_request
 from domain.retry_policy import DEFAULT_EXCLUDE_EXCEPTIONS
 from domain.vocabulary import SandboxProvider
@@ -61,52 +62,14 @@ def test_a_bad_field_is_refused_by_its_path(changes: dict[str, Any], param: str)
         ({"secrets": [{"name": "TOKEN"}]}, "secrets"),
         ({"analyze": {}}, "analyze"),
         ({"system_log": True}, "system_log"),
-        ({"verifier_env": {"REWARDKIT_MODEL": "m"}}, "verifier_env"),
         ({"retry": {"max_retries": 2}}, "retry.max_retries"),
         ({"agents": [{"name": "oracle", "skills": ["name:x"]}]}, "agents[0].skills"),
-        ({"agents": [{"name": "claude", "model_name": "opus"}]}, "agents[0].name"),
+        ({"agents": [{"name": "pi", "model_name": "openrouter/openai/gpt-6-luna"}]}, "agents[0].name"),
     ],
 )
 def test_what_comes_later_is_refused_by_name(changes: dict[str, Any], param: str):
     error = refusal_of(**changes)
     assert (error.code, error.param, error.status) == ("feature_unsupported", param, 422)
-
-
-@pytest.mark.parametrize(
-    ("arm", "code", "param"),
-    [
-        ({"name": "hal"}, "agent_not_found", "agents[0].name"),
-        (
-            {"name": "nop", "reasoning_effort": "high"},
-            "agent_effort_unsupported",
-            "agents[0].reasoning_effort",
-        ),
-        ({"name": "nop", "reasoning_effort": "loud"}, "invalid_input", "agents[0].reasoning_effort"),
-        ({"name": "nop", "kwargs": {"x": 1}}, "agent_kwarg_unsupported", "agents[0].kwargs.x"),
-        ({"name": "nop", "kwargs": {"config": {}}}, "agent_config_unsupported", "agents[0].kwargs.config"),
-        ({"name": "nop", "preset": "no-internet"}, "agent_preset_unsupported", "agents[0].preset"),
-        ({"name": "nop", "version": "1.0.0"}, "invalid_input", "agents[0].version"),
-    ],
-)
-def test_an_arm_says_only_what_its_agent_takes(arm: dict[str, Any], code: str, param: str):
-    error = refusal_of(agents=[arm])
-    assert (error.code, error.param) == (code, param)
-
-
-def test_oracle_needs_no_model_and_a_null_one_is_the_same():
-    plan = make_plan(agents=[{"name": "oracle"}, {"name": "oracle", "model_name": None}])
-    assert [(arm.name, arm.model_name) for arm in plan.arms] == [("oracle", None)]
-
-
-def test_arms_that_differ_stay_apart_in_the_order_asked():
-    agents = [{"name": "nop"}, {"name": "oracle"}, {"name": "nop", "model_name": "m"}, {"name": "nop"}]
-    plan = make_plan(agents=agents)
-    assert [(arm.name, arm.model_name) for arm in plan.arms] == [
-        ("nop", None),
-        ("oracle", None),
-        ("nop", "m"),
-    ]
-    assert [arm.evals_key("demo") for arm in plan.arms] == ["nop__demo", "oracle__demo", "nop__m__demo"]
 
 
 def test_defaults_are_resolved_into_the_plan():
@@ -115,7 +78,24 @@ def test_defaults_are_resolved_into_the_plan():
     assert plan.max_trial_spend_nanos == 200 * 10**9
     assert plan.sandbox_provider is SandboxProvider.LOCAL
     assert plan.retry.max_retries == 0
-    assert plan.worst_case_spend_nanos == 3 * 200 * 10**9
+
+
+def test_the_operator_sets_the_cap_of_a_job_that_names_none():
+    choices = Choices([SandboxProvider.LOCAL], rules=JobRules(default_trial_spend_usd=2.5))
+    assert make_plan(choices=choices).max_trial_spend_nanos == 2_500_000_000
+    assert make_plan(choices=choices, max_trial_spend_usd=7).max_trial_spend_nanos == 7 * 10**9
+
+
+def test_the_worst_case_is_every_cap_of_the_arms_that_call_a_model():
+    claude = {"name": "claude", "model_name": "opus"}
+    assert make_plan().worst_case_spend_nanos == 0
+    assert make_plan(agents=[claude], n_attempts=2).worst_case_spend_nanos == 3 * 2 * 200 * 10**9
+    assert make_plan(agents=[claude, {"name": "nop"}]).worst_case_spend_nanos == 3 * 200 * 10**9
+
+
+def test_the_judges_settings_are_in_the_plan():
+    assert make_plan().verifier_env == {}
+    assert make_plan(verifier_env={"REWARDKIT_MODEL": "m"}).verifier_env == {"REWARDKIT_MODEL": "m"}
 
 
 def test_exclusions_absent_are_the_default_set_and_null_is_none():

@@ -39,6 +39,7 @@ def test_a_name_has_one_provider_and_one_id_there(
     name: str, provider: str, upstream_model: str, name_in_box: str
 ):
     route = route_of(name, upstreams={"lab"})
+    assert route is not None
     assert route == ModelRoute(name, provider, upstream_model)
     assert route.name_in_box == name_in_box
 
