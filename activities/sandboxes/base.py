@@ -54,8 +54,19 @@ class ImageRef:
 
 
 @dataclass(frozen=True)
+class Mount:
+    """A folder of this host that a box sees at `target`, and can never change. Later files in it are seen."""
+
+    source: Path
+    target: str
+
+
+@dataclass(frozen=True)
 class BoxSpec:
-    """`env` holds literals only, never a secret. `lifetime_sec` is at least as long as the trial may last."""
+    """`env` holds literals only, never a secret. `lifetime_sec` is at least as long as the trial may last.
+
+    `mounts` are for providers on this host; elsewhere the box simply does not have them.
+    """
 
     tag: BoxTag
     image: ImageRef
@@ -66,6 +77,7 @@ class BoxSpec:
     storage_mb: int | None = None
     env: Mapping[str, str] = field(default_factory=dict[str, str])
     workdir: str | None = None
+    mounts: tuple[Mount, ...] = ()
 
 
 @dataclass(frozen=True)

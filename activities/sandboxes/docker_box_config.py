@@ -37,10 +37,7 @@ def box_config(
             "CapDrop": ["NET_RAW"],
             "PidsLimit": PIDS_LIMIT,
             "LogConfig": SMALL_LOG,
-            "Mounts": [
-                {"Type": "bind", "Source": str(own_files / name), "Target": f"/etc/{name}"}
-                for name in _own_files()
-            ],
+            "Mounts": _mounts(spec, own_files),
         },
     }
     if spec.workdir:
@@ -59,6 +56,17 @@ def _limits(spec: BoxSpec, can_limit_storage: bool) -> dict[str, Any]:
     if spec.storage_mb is not None and can_limit_storage:
         limits["StorageOpt"] = {"size": f"{spec.storage_mb}m"}
     return limits
+
+
+def _mounts(spec: BoxSpec, own_files: Path) -> list[dict[str, Any]]:
+    own = [
+        {"Type": "bind", "Source": str(own_files / name), "Target": f"/etc/{name}"} for name in _own_files()
+    ]
+    given = [
+        {"Type": "bind", "Source": str(each.source), "Target": each.target, "ReadOnly": True}
+        for each in spec.mounts
+    ]
+    return own + given
 
 
 def _own_files() -> dict[str, str]:

@@ -81,7 +81,7 @@ class LocalProvider:
         directory.write(record)
         limits = cgroups.Limits(spec.memory_mb, spec.cpus, PIDS_LIMIT)
         await asyncio.to_thread(cgroups.make_groups, directory.name, limits)
-        root = Root(await ensure_template(self._host.state_dir), image.layers)
+        root = Root(await ensure_template(self._host.state_dir), image.layers, spec.mounts)
         box, record = await start_box(making, record, root, spec.lifetime_sec)
         if image.service:
             service = ProcessSpec(SERVICE, image.service, image.user, image.workdir or "/", env)

@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from activities.sandboxes.base import Mount
 from activities.sandboxes.local_host import LocalHost
 from activities.sandboxes.local_spawn import memory_file, run_program, spawn
 from activities.sandboxes.local_template import unmerged_folders
@@ -35,15 +36,20 @@ POLL_SEC = 0.001
 
 @dataclass(frozen=True)
 class Root:
-    """The layers below a box's own: the template, and an image's directory if there is one."""
+    """The layers below a box's own: the template, and an image's directory if there is one.
+
+    `mounts` are laid over them all.
+    """
 
     template: Path
     image: Path | None = None
+    mounts: tuple[Mount, ...] = ()
 
 
 def box_options(host: LocalHost, layers: Path, root: Root) -> list[str]:
     """bwrap's options for a box whose own changes are kept below `layers`; in the order of mounting."""
-    return [*_root_options(host, layers, root), *_proc_options(), *_other_options(host)]
+    mounts = [word for each in root.mounts for word in ("--ro-bind", str(each.source), each.target)]
+    return [*_root_options(host, layers, root), *mounts, *_proc_options(), *_other_options(host)]
 
 
 def _overlay(layers: Path, name: str, lower: list[Path], target: str) -> list[str]:
