@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from domain.error_codes import ERROR_CODES
 from domain.jobs import (
     DEFAULT_CONCURRENT_TRIALS,
-    DEFAULT_TRIAL_SPEND_USD,
     MAX_ATTEMPTS,
     MAX_CONCURRENT_TRIALS,
+    MAX_TRIAL_SPEND_USD,
     MAX_TRIALS,
 )
+from domain.planning import JobRules
 from domain.retry_policy import DEFAULT_MAX_RETRIES, MAX_RETRIES_CEILING
 from domain.rosters import ROSTERS, Roster
 from domain.vocabulary import (
@@ -28,16 +31,24 @@ _NO_GPUS = "no provider of this release attaches GPUs"
 _NOT_YET_PROVIDERS = (SandboxProvider.E2B, SandboxProvider.DAYTONA, SandboxProvider.MODAL)
 
 
-def capability_document(
-    *, default_provider: SandboxProvider, default_reason: str, upload_limits: dict[str, int]
-) -> dict[str, Any]:
-    """The document of this deployment. `upload_limits` are byte ceilings by name."""
+@dataclass(frozen=True)
+class Deployment:
+    """What differs from one installation to another. `upload_limits` are byte ceilings by name."""
+
+    default_provider: SandboxProvider
+    default_reason: str
+    upload_limits: Mapping[str, int]
+    rules: JobRules = field(default_factory=JobRules)
+
+
+def capability_document(here: Deployment) -> dict[str, Any]:
+    """The document of a deployment."""
     return {
         "schema_version": SCHEMA_VERSION,
         "agents": [_agent(roster) for roster in ROSTERS.values()],
         "agent_registration": {"supported": False, "max_per_user": 0},
         "sandbox_providers": [
-            _provider(provider, default_provider, default_reason) for provider in SandboxProvider
+            _provider(provider, here.default_provider, here.default_reason) for provider in SandboxProvider
         ],
         "managed_providers": [],
         "platform_constraints": [
@@ -45,6 +56,7 @@ def capability_document(
                 "subject": "network",
                 "rule": "no-network and public are honoured; a task that declares allowlist is refused",
             },
+            {"subject": "models", "rule": _model_rule(here.rules)},
             {"subject": "attempts", "rule": "a trial runs once; automatic retries are not in this release"},
         ],
         "network_modes": list(NETWORK_MODES),
@@ -62,9 +74,10 @@ def capability_document(
                 "max_n_concurrent_trials": MAX_CONCURRENT_TRIALS,
                 "max_n_attempts": MAX_ATTEMPTS,
                 "max_trials": MAX_TRIALS,
-                "default_max_trial_spend_usd": DEFAULT_TRIAL_SPEND_USD,
+                "default_max_trial_spend_usd": here.rules.default_trial_spend_usd,
+                "max_trial_spend_usd": MAX_TRIAL_SPEND_USD,
             },
-            "uploads": upload_limits,
+            "uploads": dict(here.upload_limits),
         },
         "import_warning_codes": [code.value for code in ImportWarningCode],
         "error_codes": list(ERROR_CODES),
@@ -73,6 +86,11 @@ def capability_document(
         # The contract retires `gemini`; it runs here.
         "retired_agents": [],
     }
+
+
+def _model_rule(rules: JobRules) -> str:
+    own = ", ".join(f"{name}/…" for name in sorted(rules.upstreams))
+    return f"an agent runs the models of its roster{f', and {own}' if own else ''}"
 
 
 def _agent(roster: Roster) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from fastapi import APIRouter, Response
 from api.answers import json_answer
 from api.limits import UPLOAD_LIMITS
 from api.platform import Platform, PlatformDep
-from domain.capabilities import capability_document
+from domain.capabilities import Deployment, capability_document
 from domain.vocabulary import SandboxProvider
 from store.hosts import newest_host
 from store.outages import is_database_away
@@ -19,10 +19,8 @@ router = APIRouter()
 async def meta(platform: PlatformDep) -> Response:
     """The capability document; the default provider is the newest worker host's."""
     default, reason = await _default_provider(platform)
-    document = capability_document(
-        default_provider=default, default_reason=reason, upload_limits=dict(UPLOAD_LIMITS)
-    )
-    return json_answer(document)
+    here = Deployment(default, reason, UPLOAD_LIMITS, platform.settings.job_rules())
+    return json_answer(capability_document(here))
 
 
 async def _default_provider(platform: Platform) -> tuple[SandboxProvider, str]:

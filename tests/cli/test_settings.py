@@ -60,3 +60,17 @@ def test_a_missing_database_is_an_error_that_names_it(monkeypatch: pytest.Monkey
 def test_a_secret_is_not_in_the_text_of_settings() -> None:
     settings = ApiSettings()
     assert "hunter2" not in repr(settings) + settings.model_dump_json()
+
+
+def test_upstreams_of_ones_own_are_named_and_known_providers_only_moved(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    assert ApiSettings().served_names() == frozenset()
+    upstreams = '{"lab": "http://lab:8000", "openai": "http://proxy:1"}'
+    monkeypatch.setenv("EVOLVE_UPSTREAMS", upstreams)
+    monkeypatch.setenv("EVOLVE_SCRIPTED_UPSTREAM", str(tmp_path))
+    assert ApiSettings().job_rules().upstreams == {"lab", "scripted"}
+    assert WorkerSettings().job_rules() == ApiSettings().job_rules()
+    monkeypatch.setenv("EVOLVE_UPSTREAMS", "[]")
+    with pytest.raises(ValidationError, match="upstreams"):
+        ApiSettings()

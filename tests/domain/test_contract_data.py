@@ -7,10 +7,11 @@ from importlib import import_module
 from typing import get_args
 
 from domain.arms import AgentArm
-from domain.capabilities import capability_document
+from domain.capabilities import Deployment, capability_document
 from domain.error_codes import ERROR_CODES, HTTP_STATUS
 from domain.errors import ApiError
 from domain.money import nanos_of_usd, usd_of_nanos
+from domain.planning import JobRules
 from domain.trials import TrialColumns, trial_name, trial_wire, wire_time
 from domain.vocabulary import SandboxProvider, TrialStatus
 
@@ -30,9 +31,8 @@ def test_statuses_that_the_client_depends_on():
 
 
 def test_the_client_reads_our_capability_document():
-    document = capability_document(
-        default_provider=SandboxProvider.LOCAL, default_reason="no engine", upload_limits={"a_bytes": 1}
-    )
+    rules = JobRules(default_trial_spend_usd=5, upstreams=frozenset({"lab"}))
+    document = capability_document(Deployment(SandboxProvider.LOCAL, "no engine", {"a_bytes": 1}, rules))
     capabilities = hosted._map_capability_document(document)
     agents = {agent.name: agent for agent in capabilities.agents}
     assert agents["oracle"].runnable
@@ -46,12 +46,14 @@ def test_the_client_reads_our_capability_document():
     assert [provider.name for provider in capabilities.sandbox_providers if provider.default] == ["local"]
     assert capabilities.statuses["job"].terminal == ["COMPLETED", "CANCELLED", "FAILED"]
     assert capabilities.error_codes == list(ERROR_CODES)
+    assert capabilities.limits["job"]["default_max_trial_spend_usd"] == 5
+    assert "lab/…" in next(
+        rule["rule"] for rule in document["platform_constraints"] if rule["subject"] == "models"
+    )
 
 
 def test_every_default_model_is_on_its_roster():
-    document = capability_document(
-        default_provider=SandboxProvider.DOCKER, default_reason="", upload_limits={}
-    )
+    document = capability_document(Deployment(SandboxProvider.DOCKER, "", {}))
     for agent in document["agents"]:
         aliases = [model["alias"] for model in agent["models"]]
         assert len(aliases) == len(set(aliases))
