@@ -56,16 +56,23 @@ class Imports:
             if row["version_id"] is None:
                 raise EvolveError(f"import {ref.import_id} has no version")
             db = self._hands.db
-            await import_record.start_phase(db, ref.import_id, DatasetImportPhase.EXTRACTING)
-            await import_record.set_version_state(db, row["version_id"], DatasetVersionState.IMPORTING)
+            unpacker = import_record.Unpacker(ref.import_id, row["version_id"], activity.info().attempt)
+            await import_record.start_phase(
+                db, unpacker, DatasetImportPhase.EXTRACTING, state=DatasetVersionState.IMPORTING
+            )
             try:
-                tasks = await self._read(ref.import_id, row)
+                tasks = await self._read(unpacker, row)
             except (TaskError, ArchiveError) as error:
                 failure = {"code": error.code, "message": error.message, "failures": []}
-                await import_record.fail_import(db, ref.import_id, failure)
+                await import_record.fail_import(db, ref.import_id, failure, unpacker)
                 return ParsedDataset(version_id=row["version_id"], tasks=[], is_refused=True)
-            await import_record.set_version_state(db, row["version_id"], DatasetVersionState.BUILDING)
-            await import_record.start_phase(db, ref.import_id, DatasetImportPhase.BUILDING, len(tasks))
+            await import_record.start_phase(
+                db,
+                unpacker,
+                DatasetImportPhase.BUILDING,
+                total=len(tasks),
+                state=DatasetVersionState.BUILDING,
+            )
             host = await live_host(db)
         return ParsedDataset(
             version_id=row["version_id"], tasks=tasks, queue=host.follow_queue if host else ""
@@ -78,26 +85,26 @@ class Imports:
             raise EvolveError(f"import {import_id} was deleted", code="import_not_found")
         return row
 
-    async def _read(self, import_id: str, row: Any) -> list[TaskToBuild]:
+    async def _read(self, unpacker: import_record.Unpacker, row: Any) -> list[TaskToBuild]:
         with tempfile.TemporaryDirectory(prefix="evolve-import-") as scratch:
             archive, root = Path(scratch) / "corpus.tar.gz", Path(scratch) / "corpus"
             with archive.open("wb") as file:
                 async for chunk in self._hands.blobs.stream(row["archive_key"]):
                     file.write(chunk)
             await asyncio.to_thread(unpack_archive, archive, root, may_be_wrapped=True)
-            await import_record.start_phase(self._hands.db, import_id, DatasetImportPhase.PARSING)
+            await import_record.start_phase(self._hands.db, unpacker, DatasetImportPhase.PARSING)
             corpus = await asyncio.to_thread(read_corpus, root, row["dataset_name"], self._hands.capabilities)
             rows = [
                 await self._store_task(row["version_id"], ordinal, task, Path(scratch))
                 for ordinal, task in enumerate(corpus.tasks)
             ]
         await self._store_manifest(row["version_id"], corpus)
-        await import_record.put_tasks(self._hands.db, row["version_id"], rows)
+        await import_record.put_tasks(self._hands.db, unpacker, rows)
         return [
             TaskToBuild(
                 version_id=row["version_id"],
                 task_name=task.name,
-                import_id=import_id,
+                import_id=unpacker.import_id,
                 build_timeout_sec=task.task.build_timeout_sec,
             )
             for task in corpus.tasks

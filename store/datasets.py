@@ -100,6 +100,7 @@ class DatasetImport(Row, table=True):
     task_count: int | None = None
     archive_key: str | None = None
     archive_sha256: str | None = None
+    unpack_try: int = Field(default=0, sa_column_kwargs={"server_default": "0"})
     created_at: datetime = Field(sa_column=time_column())
     updated_at: datetime = Field(sa_column=time_column())
 

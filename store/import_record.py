@@ -3,20 +3,60 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
+
+from sqlmodel import col, delete, update
 
 from domain.vocabulary import DatasetImportPhase, DatasetVersionState, ImportStatus
 from store.database import Database, now
-from store.datasets import DatasetTask
+from store.datasets import DatasetImport, DatasetTask
+from store.fences import Fenced
 from store.record import iso
 
 
-async def start_phase(db: Database, import_id: str, phase: DatasetImportPhase, total: int = 0) -> None:
-    """Begin a phase of the timeline (contract 3.4), completing the one before.
+@dataclass(frozen=True)
+class Unpacker:
+    """Who unpacks an import: one try of its activity. A later one fences this one out."""
 
-    Repeating it is a no-op.
+    import_id: str
+    version_id: str
+    try_number: int
+
+    async def lock(self, connection: Any) -> None:
+        """Lock the import with the place taken. Raises `Fenced` when a later try has it."""
+        taken = await connection.fetchval(
+            "UPDATE dataset_imports SET unpack_try = $2 WHERE id = $1 AND unpack_try <= $2 RETURNING id",
+            self.import_id,
+            self.try_number,
+        )
+        self.require(taken)
+
+    def require(self, taken: str | None) -> None:
+        """Raises `Fenced` for a place that could not be taken."""
+        if taken is None:
+            raise Fenced(f"import {self.import_id}: try {self.try_number} of its unpacking was taken over")
+
+
+async def start_phase(
+    db: Database,
+    unpacker: Unpacker,
+    phase: DatasetImportPhase,
+    *,
+    total: int = 0,
+    state: DatasetVersionState | None = None,
+) -> None:
+    """Begin a phase of the timeline (contract 3.4), completing the one before; move the version to `state`.
+
+    Repeating it is a no-op. Raises `Fenced`.
     """
     async with db.transaction() as connection:
+        await unpacker.lock(connection)
+        if state is not None:
+            await connection.execute(
+                "UPDATE dataset_versions SET state = $2 WHERE id = $1", unpacker.version_id, state.value
+            )
+        import_id = unpacker.import_id
         progress = await _locked_progress(connection, import_id)
         at = iso(now())
         phases: list[dict[str, Any]] = progress["phases"]
@@ -48,18 +88,20 @@ async def _locked_progress(connection: Any, import_id: str) -> dict[str, Any]:
     return stored or empty
 
 
-async def set_version_state(db: Database, version_id: str, state: DatasetVersionState) -> None:
-    """Move a version on."""
-    pool = await db.pool()
-    await pool.execute("UPDATE dataset_versions SET state = $2 WHERE id = $1", version_id, state.value)
-
-
-async def put_tasks(db: Database, version_id: str, tasks: Sequence[DatasetTask]) -> None:
-    """The tasks of a version, as parsed; a second call replaces what the first wrote."""
+async def put_tasks(db: Database, unpacker: Unpacker, tasks: Sequence[DatasetTask]) -> None:
+    """The tasks of a version, as parsed; a second call replaces what the first wrote. Raises `Fenced`."""
     async with db.session() as session:
-        from sqlmodel import col, delete
-
-        await session.execute(delete(DatasetTask).where(col(DatasetTask.version_id) == version_id))
+        taken = (
+            update(DatasetImport)
+            .where(
+                col(DatasetImport.id) == unpacker.import_id,
+                col(DatasetImport.unpack_try) <= unpacker.try_number,
+            )
+            .values(unpack_try=unpacker.try_number)
+            .returning(col(DatasetImport.id))
+        )
+        unpacker.require((await session.execute(taken)).scalar())
+        await session.execute(delete(DatasetTask).where(col(DatasetTask.version_id) == unpacker.version_id))
         session.add_all(tasks)
 
 
@@ -88,9 +130,16 @@ async def record_build(
         )
 
 
-async def fail_import(db: Database, import_id: str, failure: dict[str, Any]) -> None:
-    """Refuse the corpus as a whole: import and version FAILED; the served version is untouched."""
+async def fail_import(
+    db: Database, import_id: str, failure: dict[str, Any], unpacker: Unpacker | None = None
+) -> None:
+    """Refuse the corpus as a whole: import and version FAILED; the served version is untouched.
+
+    Raises `Fenced` when it is the unpacker's word and another has its place.
+    """
     async with db.transaction() as connection:
+        if unpacker is not None:
+            await unpacker.lock(connection)
         row = await connection.fetchrow(
             "UPDATE dataset_imports SET status = 'FAILED', failure = $2, is_receiving = false,"
             " updated_at = now() WHERE id = $1 RETURNING version_id",

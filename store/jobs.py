@@ -40,7 +40,7 @@ class Job(Row, table=True):
     n_total_trials: int
     by_status: dict[str, Any] = Field(sa_column=json_column())
     totals: dict[str, Any] = Field(sa_column=json_column())
-    workflow_id: str = Field(unique=True)
+    workflow_id: str
     idempotency_verb: str | None = None
     idempotency_key: str | None = None
     fingerprint: str | None = None

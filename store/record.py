@@ -292,6 +292,20 @@ async def _count_cancelled(connection: Any, job_id: str, rows: Any) -> None:
     )
 
 
+_ENDED_BY_CANCEL = """
+SELECT EXISTS (
+  SELECT FROM job_events asked WHERE asked.job_id = $1 AND asked.type = 'job.cancelling' AND (
+    (asked.payload ->> 'cancelled_trials')::int > 0
+    OR EXISTS (SELECT FROM job_events settled WHERE settled.job_id = $1 AND settled.seq > asked.seq
+               AND settled.type = 'trial.settled' AND settled.payload ->> 'status' = 'CANCELLED')))
+"""
+
+
+async def _did_cancel_end_any(connection: Any, job_id: str) -> bool:
+    """Whether the job's cancel ended a trial: those stopped one by one before it are not its doing."""
+    return bool(await connection.fetchval(_ENDED_BY_CANCEL, job_id))
+
+
 async def finish_job(db: Database, job_id: str) -> Any:
     """COMPLETED, or CANCELLED when a cancel came before the work was done; returns the job's row.
 
@@ -302,7 +316,7 @@ async def finish_job(db: Database, job_id: str) -> Any:
         if row is None or JobStatus(row["status"]) in JOB_TERMINAL:
             return row
         cancelled = row["by_status"]["CANCELLED"]
-        is_cancelled = row["status"] == JobStatus.CANCELLING and cancelled > 0
+        is_cancelled = row["status"] == JobStatus.CANCELLING and await _did_cancel_end_any(connection, job_id)
         status = JobStatus.CANCELLED if is_cancelled else JobStatus.COMPLETED
         event = (
             events.job_cancelled(job_id, cancelled_trials=cancelled)

@@ -44,9 +44,11 @@ async def finish(api: Api, import_id: str, task: str = "one") -> None:
     """What the import's workflow would record."""
     pool = await api.db.pool()
     version_id = await pool.fetchval("SELECT version_id FROM dataset_imports WHERE id = $1", import_id)
-    await import_record.start_phase(api.db, import_id, DatasetImportPhase.EXTRACTING)
-    await import_record.start_phase(api.db, import_id, DatasetImportPhase.BUILDING, 1)
-    await import_record.set_version_state(api.db, version_id, DatasetVersionState.BUILDING)
+    unpacker = import_record.Unpacker(import_id, version_id, 1)
+    await import_record.start_phase(api.db, unpacker, DatasetImportPhase.EXTRACTING)
+    await import_record.start_phase(
+        api.db, unpacker, DatasetImportPhase.BUILDING, total=1, state=DatasetVersionState.BUILDING
+    )
     await pool.execute(
         "INSERT INTO dataset_tasks (version_id, task_name, ordinal, state, verdicts, notes, images)"
         " VALUES ($1, $2, 0, 'READY', '{}', '[]', '{}')",
