@@ -17,6 +17,7 @@ from domain.planning import Choices, JobRules, VersionTasks, plan_job
 from domain.selection import SelectableTask
 from domain.vocabulary import DatasetVersionState, SandboxProvider
 from store.accounts import Caller
+from store.budgets import refuse_without_credits
 from store.database import Database, now
 from store.events import append_events
 from store.intents import IntentKind, add_intent
@@ -95,6 +96,7 @@ async def accept_job(
         if earlier is not None:
             return Accepted(earlier, is_replay=True)
         org_id = await owning_org(connection, caller, request.org)
+        await refuse_without_credits(connection, caller.user_id)
         at = now()
         versions = await _resolve_versions(connection, caller, request)
         choices = Choices(await _providers(connection, request), rules=rules)

@@ -208,7 +208,7 @@ SELECT id FROM gateway_calls
 WHERE status = 'open' AND gateway_id = $1 AND started_at < $2 ORDER BY started_at
 """
 
-_MESSAGES: dict[RefusalKind, str] = {
+MESSAGES: dict[RefusalKind, str] = {
     "key_dead": "this key is revoked or has expired",
     "own_cap": "this call could spend more than is left of the trial's cap",
     "in_flight": "this key has as many calls under way as it may have",
@@ -240,7 +240,7 @@ async def reserve(db: Database, call: NewCall) -> Refusal | None:
         list(call.adjustments),
     )
     if row is None:
-        return Refusal(kind="key_dead", message=_MESSAGES["key_dead"])
+        return Refusal(kind="key_dead", message=MESSAGES["key_dead"])
     if row["refusal"] is None or row["n_placed"] == 0:
         return None
     return _refusal(row)
@@ -250,7 +250,7 @@ def _refusal(row: Any) -> Refusal:
     kind: RefusalKind = row["refusal"]
     fits = {"own_cap": "fits_cap", "user": "fits_credits", "team": "fits_month"}.get(kind)
     is_passing = kind == "in_flight" or (fits is not None and bool(row[fits]))
-    return Refusal(kind=kind, message=_MESSAGES[kind], is_passing=is_passing)
+    return Refusal(kind=kind, message=MESSAGES[kind], is_passing=is_passing)
 
 
 async def settle_call(db: Database, call_id: str, end: CallEnd) -> None:
