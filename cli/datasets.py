@@ -14,15 +14,9 @@ from cli.cells import UNKNOWN, member, members, text
 from cli.client import Client, Json, connect, path
 from cli.corpus import CorpusVerdict, check_corpus, has_manifest
 from cli.errors import EXIT_FAILED, EXIT_INTERRUPTED, CliError, NotInThisRelease
+from cli.flag_groups import with_flag_groups
 from cli.jobspec import dataset_selector
-from cli.options import (
-    ColumnsFlag,
-    JsonFlag,
-    NoHeadersFlag,
-    NoTruncFlag,
-    OutputDirectory,
-    QuietFlag,
-)
+from cli.options import JsonFlag, OutputDirectory
 from cli.output import (
     Column,
     ListFlags,
@@ -67,18 +61,14 @@ DATASET_COLUMNS = (
 
 
 @app.command("list")
+@with_flag_groups
 def list_datasets(
+    flags: ListFlags,
     search: Annotated[
         str | None, typer.Option(help="Only those whose name or description holds this.")
     ] = None,
-    columns: ColumnsFlag = None,
-    quiet: QuietFlag = False,
-    no_trunc: NoTruncFlag = False,
-    no_headers: NoHeadersFlag = False,
-    as_json: JsonFlag = False,
 ) -> None:
     """List the catalog."""
-    flags = ListFlags(columns, quiet, no_trunc, no_headers, as_json)
     with connect() as client:
         datasets = list(client.pages("/api/datasets", {"search": search}))
     print_list(datasets, DATASET_COLUMNS, flags, identify=lambda dataset: str(dataset["name"]))

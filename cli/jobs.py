@@ -26,15 +26,8 @@ from cli.cells import (
 )
 from cli.client import Client, Json, connect, path
 from cli.errors import CliError
-from cli.options import (
-    ColumnsFlag,
-    JobId,
-    JsonFlag,
-    NoHeadersFlag,
-    NoTruncFlag,
-    OutputDirectory,
-    QuietFlag,
-)
+from cli.flag_groups import with_flag_groups
+from cli.options import JobId, JsonFlag, OutputDirectory
 from cli.output import Column, ListFlags, print_facts, print_json, print_list, say
 from cli.packing import refuse_existing, unpack_archive
 from cli.run import start_job
@@ -93,19 +86,15 @@ TASK_COLUMNS = (
 
 
 @app.command("list")
+@with_flag_groups
 def list_jobs(
+    flags: ListFlags,
     scope: Annotated[
         Literal["my", "shared", "org"] | None, typer.Option(help="Whose jobs. (default: my)")
     ] = None,
     search: Annotated[str | None, typer.Option(help="Only jobs whose name or dataset holds this.")] = None,
-    columns: ColumnsFlag = None,
-    quiet: QuietFlag = False,
-    no_trunc: NoTruncFlag = False,
-    no_headers: NoHeadersFlag = False,
-    as_json: JsonFlag = False,
 ) -> None:
     """List jobs, newest first."""
-    flags = ListFlags(columns, quiet, no_trunc, no_headers, as_json)
     with connect() as client:
         jobs = client.pages("/api/jobs", {"scope": scope, "search": search})
         print_list(jobs, JOB_COLUMNS, flags, identify=lambda job: str(job["id"]))
@@ -138,18 +127,14 @@ def watch(
 
 
 @app.command("trials")
+@with_flag_groups
 def list_trials(
     job_id: JobId,
+    flags: ListFlags,
     status: Annotated[str | None, typer.Option(metavar="A,B", help="Only trials of these statuses.")] = None,
     dataset: Annotated[str | None, typer.Option(metavar="NAME", help="Only trials of this dataset.")] = None,
-    columns: ColumnsFlag = None,
-    quiet: QuietFlag = False,
-    no_trunc: NoTruncFlag = False,
-    no_headers: NoHeadersFlag = False,
-    as_json: JsonFlag = False,
 ) -> None:
     """List a job's trials."""
-    flags = ListFlags(columns, quiet, no_trunc, no_headers, as_json)
     with connect() as client:
         query = {"status": status, "dataset": dataset}
         trials = client.pages(path("/api/jobs/{}/trials", job_id), query)
@@ -157,16 +142,9 @@ def list_trials(
 
 
 @app.command("tasks")
-def list_tasks(
-    job_id: JobId,
-    columns: ColumnsFlag = None,
-    quiet: QuietFlag = False,
-    no_trunc: NoTruncFlag = False,
-    no_headers: NoHeadersFlag = False,
-    as_json: JsonFlag = False,
-) -> None:
+@with_flag_groups
+def list_tasks(job_id: JobId, flags: ListFlags) -> None:
     """List a job's tasks, one row each, with the mean reward over its scored trials."""
-    flags = ListFlags(columns, quiet, no_trunc, no_headers, as_json)
     with connect() as client:
         tasks = client.pages(path("/api/jobs/{}/tasks", job_id))
         print_list(tasks, TASK_COLUMNS, flags, identify=lambda task: str(task["task_name"]))

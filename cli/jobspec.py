@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
@@ -14,33 +13,11 @@ import yaml
 
 from cli.cells import members
 from cli.client import Json
+from cli.run_flags import RunFlags
 from domain.rosters import ROSTERS
 
-
-@dataclass(frozen=True)
-class RunFlags:
-    """The flags of `evolve run` that shape the job; None and empty mean not given."""
-
-    config: Path | None = None
-    datasets: Sequence[str] = ()
-    agent: str | None = None
-    models: Sequence[str] = ()
-    n_attempts: int | None = None
-    n_concurrent: int | None = None
-    include: Sequence[str] = ()
-    exclude: Sequence[str] = ()
-    n_tasks: int | None = None
-    job_name: str | None = None
-    org: str | None = None
-    provider: str | None = None
-    effort: str | None = None
-    preset: str | None = None
-    agent_kwargs: Sequence[str] = ()
-    max_trial_spend: float | None = None
-    max_retries: int | None = None
-    retry_include: Sequence[str] = field(default_factory=list[str])
-    retry_exclude: Sequence[str] = field(default_factory=list[str])
-    timeout_multiplier: float | None = None
+# The published client's other word for it.
+_EFFORT_ALIASES = {"no-thinking": "off"}
 
 
 def job_body(flags: RunFlags) -> Json:
@@ -56,10 +33,14 @@ def job_body(flags: RunFlags) -> Json:
         ("max_trial_spend_usd", _finite("--max-trial-spend", flags.max_trial_spend)),
         ("sandbox_provider", flags.provider),
         ("timeout_multiplier", _finite("--timeout-multiplier", flags.timeout_multiplier)),
+        ("agent_env", key_values("--ae", flags.agent_env or ()) or None),
     ):
         if value is not None:
             body[name] = value
     _override_retry(body, flags)
+    if flags.verifier_env:
+        given = key_values("--ve", flags.verifier_env)
+        body["verifier_env"] = {**cast("Json", body.get("verifier_env") or {}), **given}
     return body
 
 
@@ -86,6 +67,17 @@ def dataset_selector(reference: str) -> Json:
     return {"name": name, "version": version} if at else {"name": name}
 
 
+def key_values(flag: str, pairs: Sequence[str]) -> dict[str, str]:
+    """`KEY=VALUE` words; a usage error for any other."""
+    given: dict[str, str] = {}
+    for pair in pairs:
+        key, equals, value = pair.partition("=")
+        if not key or not equals:
+            raise _usage(flag, f"{key!r} is not KEY=VALUE")
+        given[key] = value
+    return given
+
+
 def _override_datasets(body: Json, flags: RunFlags) -> None:
     if flags.datasets:
         body["datasets"] = [dataset_selector(reference) for reference in flags.datasets]
@@ -102,15 +94,15 @@ def _override_datasets(body: Json, flags: RunFlags) -> None:
 
 
 def _override_agents(body: Json, flags: RunFlags) -> None:
-    if flags.agent or flags.models:
+    if flags.agents or flags.models:
         body["agents"] = _arms(members(body.get("agents")), flags)
     arms = members(body.get("agents"))
     if not arms:
         raise _usage("-a", "name an agent, by -a or in the config file")
-    config = _agent_config(flags.agent_kwargs)
+    config = _agent_config(flags.agent_kwargs or ())
     for arm in arms:
         if flags.effort:
-            arm["reasoning_effort"] = flags.effort
+            arm["reasoning_effort"] = _EFFORT_ALIASES.get(flags.effort, flags.effort)
         if flags.preset:
             arm["preset"] = flags.preset
         if config is not None:
@@ -118,23 +110,36 @@ def _override_agents(body: Json, flags: RunFlags) -> None:
 
 
 def _arms(from_file: list[Json], flags: RunFlags) -> list[Json]:
-    """One arm a model. Without -a, the models go to the file's agent, if it names just one."""
-    if flags.agent:
-        name, at, version = (part.strip() for part in flags.agent.partition("@"))
-        if not name or (at and not version):
-            raise _usage("-a", f"{flags.agent!r} is not name or name@version")
-        base: Json = {"name": name, "version": version} if at else {"name": name}
+    """Every agent with every model, and once without where it calls none and another one does. Without -a,
+    the models go to the file's agent, if it names just one."""
+    models = flags.models or []
+    if flags.agents:
+        bases = [_agent(reference) for reference in flags.agents]
     else:
-        names = {str(arm.get("name")) for arm in from_file}
-        if len(names) != 1:
+        if len({str(arm.get("name")) for arm in from_file}) != 1:
             raise _usage("-m", "which agent's model is it? Give -a, too")
-        base = {key: value for key, value in from_file[0].items() if key != "model_name"}
-    if flags.models:
-        return [{**base, "model_name": model} for model in flags.models]
-    roster = ROSTERS.get(base["name"])
-    if roster is None or roster.needs_model:
-        raise _usage("-m", f"{base['name']} must be given a model")
-    return [base]
+        bases = [{key: value for key, value in from_file[0].items() if key != "model_name"}]
+    callers = [base for base in bases if _needs_model(base)]
+    if callers and not models:
+        raise _usage("-m", f"{callers[0]['name']} must be given a model")
+    arms: list[Json] = []
+    for base in bases:
+        takes_model = base in callers or not callers
+        arms += [{**base, "model_name": model} for model in models] if models and takes_model else [base]
+    return arms
+
+
+def _needs_model(base: Json) -> bool:
+    roster = ROSTERS.get(str(base.get("name")))
+    return roster is None or roster.needs_model
+
+
+def _agent(reference: str) -> Json:
+    """`name[@version]`."""
+    name, at, version = (part.strip() for part in reference.partition("@"))
+    if not name or (at and not version):
+        raise _usage("-a", f"{reference!r} is not name or name@version")
+    return {"name": name, "version": version} if at else {"name": name}
 
 
 def _agent_config(pairs: Sequence[str]) -> Json | None:
@@ -158,8 +163,8 @@ def _agent_config(pairs: Sequence[str]) -> Json | None:
 def _override_retry(body: Json, flags: RunFlags) -> None:
     asked = {
         "max_retries": flags.max_retries,
-        "include_exceptions": list(flags.retry_include) or None,
-        "exclude_exceptions": list(flags.retry_exclude) or None,
+        "include_exceptions": flags.retry_include or None,
+        "exclude_exceptions": flags.retry_exclude or None,
     }
     given = {name: value for name, value in asked.items() if value is not None}
     if given:

@@ -12,6 +12,7 @@ import typer
 
 from cli.cells import UNKNOWN, one_line
 from cli.client import Json
+from cli.options import ColumnsFlag, JsonFlag, NoHeadersFlag, NoTruncFlag, QuietFlag
 
 
 @dataclass(frozen=True)
@@ -25,13 +26,13 @@ class Column:
 
 @dataclass(frozen=True)
 class ListFlags:
-    """The flags that every list command takes."""
+    """The flags that every list command takes; a command takes them by `with_flag_groups`."""
 
-    columns: str | None = None
-    quiet: bool = False
-    no_trunc: bool = False
-    no_headers: bool = False
-    as_json: bool = False
+    columns: ColumnsFlag = None
+    quiet: QuietFlag = False
+    no_trunc: NoTruncFlag = False
+    no_headers: NoHeadersFlag = False
+    as_json: JsonFlag = False
 
 
 def is_terminal() -> bool:

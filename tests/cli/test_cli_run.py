@@ -63,7 +63,8 @@ def test_every_flag_lands_in_its_field(evolve: Evolve, tmp_path: Path) -> None:
         *("-i", "a*", "-i", "b*", "-x", "c*", "--job-name", "x", "--org", "acme", "-e", "docker"),
         *("--effort", "high", "--preset", "no-internet", "--ak", f"config={settings}"),
         *("--max-trial-spend", "1.5", "-r", "2", "--retry-include", "A", "--retry-exclude", "B"),
-        *("--timeout-multiplier", "2"),
+        *("--timeout-multiplier", "2", "--ve", "REWARDKIT_MODEL=gpt=6", "--ve", "REWARDKIT_JUDGE=j"),
+        *("--ae", "A=b"),
     )
     assert body == {
         "datasets": [
@@ -85,6 +86,8 @@ def test_every_flag_lands_in_its_field(evolve: Evolve, tmp_path: Path) -> None:
         "max_trial_spend_usd": 1.5,
         "sandbox_provider": "docker",
         "timeout_multiplier": 2.0,
+        "agent_env": {"A": "b"},
+        "verifier_env": {"REWARDKIT_MODEL": "gpt=6", "REWARDKIT_JUDGE": "j"},
         "retry": {"max_retries": 2, "include_exceptions": ["A"], "exclude_exceptions": ["B"]},
     }
 
@@ -115,6 +118,22 @@ def test_a_model_alone_goes_to_the_files_agent(evolve: Evolve, config: str) -> N
     assert agents == [{"name": "claude", "model_name": "haiku", "reasoning_effort": "low"}]
 
 
+def test_every_agent_runs_with_every_model(evolve: Evolve) -> None:
+    agents = ("-a", "oracle", "-a", "claude@2.1.197", "-a", "acme-cli", "-m", "x", "-m", "y")
+    assert printed(evolve, "-d", "examples", *agents)["agents"] == [
+        {"name": "oracle"},
+        {"name": "claude", "version": "2.1.197", "model_name": "x"},
+        {"name": "claude", "version": "2.1.197", "model_name": "y"},
+        {"name": "acme-cli", "model_name": "x"},
+        {"name": "acme-cli", "model_name": "y"},
+    ]
+
+
+def test_the_clients_other_word_for_off_is_known(evolve: Evolve) -> None:
+    body = printed(evolve, "-d", "examples", "-a", "qwen", "-m", "qwen3.8-max", "--effort", "no-thinking")
+    assert body["agents"][0]["reasoning_effort"] == "off"
+
+
 def test_an_agent_replaces_the_files_arms(evolve: Evolve, config: str) -> None:
     assert printed(evolve, "-c", config, "-a", "oracle")["agents"] == [{"name": "oracle"}]
 
@@ -137,6 +156,8 @@ def test_agents_that_call_no_model_need_none(evolve: Evolve, agent: str) -> None
         (("-d", "examples", "-a", "oracle", "-n", "151"), "-n"),
         (("-d", "examples", "-a", "oracle", "--max-trial-spend", "nan"), "--max-trial-spend"),
         (("-d", "examples", "-a", "oracle", "--ak", "model=x"), "--ak"),
+        (("-d", "examples", "-a", "oracle", "--ve", "REWARDKIT_MODEL"), "--ve"),
+        (("-d", "examples", "-a", "oracle", "-a", "claude@"), "-a"),
         (("-c", "/nowhere.yaml"), "-c"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
@@ -164,8 +185,6 @@ def test_a_config_file_that_is_no_job_is_a_usage_error(evolve: Evolve, tmp_path:
         ("--secret-inline", "A:direct=hush"),
         ("--skills", "./folder"),
         ("--skill", "./folder"),
-        ("--ae", "A=b"),
-        ("--ve", "A=b"),
         ("--system-log",),
     ],
     ids=lambda flags: flags[0],
