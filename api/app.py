@@ -11,7 +11,7 @@ from api.answers import install_error_handlers
 from api.feeds import Feed
 from api.platform import Platform
 from api.reconcile import Outbox
-from api.routers import accounts, datasets, jobs, later, meta, trials, uploads
+from api.routers import accounts, datasets, jobs, later, meta, traces, trials, uploads
 from api.settings import ApiSettings
 from api.wire import Wire
 from store.blobs import Blobs
@@ -56,7 +56,7 @@ def create_app(settings: ApiSettings) -> FastAPI:
     # Literal paths before those with a name: `/api/jobs/compare` is not a job.
     for router in (meta.router, later.router, accounts.router, uploads.router, datasets.router):
         app.include_router(router)
-    for router in (jobs.router, trials.router):
+    for router in (jobs.router, trials.router, traces.router):
         app.include_router(router)
     install_error_handlers(app)
     app.add_middleware(Wire)

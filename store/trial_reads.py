@@ -1,12 +1,9 @@
-"""Trials as the wire shows them, with their traces, raw streams and kept files."""
+"""Trials as the wire shows them, and their kept files."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
-
-import asyncpg
 
 from domain.arms import AgentArm
 from domain.errors import ApiError
@@ -34,36 +31,13 @@ WHERE t.id = ANY($1) AND (j.owner_user_id = $2 OR j.org_id = ANY($3))
 """
 _PLAN = ", j.plan -> 'arms' AS arms, (j.plan ->> 'max_trial_spend_nanos')::bigint AS max_trial_spend_nanos"
 _ONE = f"{_COLUMNS} {_PLAN} {_VISIBLE}"
-_TRACE = """
-SELECT seq, type, data FROM trace_events
-WHERE trial_id = $1 AND attempt_number = $2 AND seq > $3 AND seq >= $4
-  AND ($5::text IS NULL OR type = $5) AND ($6::text IS NULL OR data::text ~ $6)
-ORDER BY seq LIMIT $7
-"""
-_TAIL = """
-SELECT min(seq) FROM (
-  SELECT seq FROM trace_events WHERE trial_id = $1 AND attempt_number = $2
-    AND ($3::text IS NULL OR type = $3) AND ($4::text IS NULL OR data::text ~ $4)
-  ORDER BY seq DESC LIMIT $5) t
-"""
 _FILES = """
 SELECT path, size_bytes FROM trial_files
 WHERE trial_id = $1 AND attempt_number = $2 AND path > $3 ORDER BY path LIMIT $4
 """
-# A pattern that does not end is the caller's mistake.
-_GREP_TIMEOUT = "SET LOCAL statement_timeout = '5s'"
 
 TRIALS_CURSOR = (int,)
 FILES_CURSOR = (str,)
-
-
-@dataclass(frozen=True)
-class TraceFilter:
-    """What a trace read keeps. `tail` is the number of last events to begin at."""
-
-    type: str | None = None
-    grep: str | None = None
-    tail: int | None = None
 
 
 async def list_trials(
@@ -111,30 +85,6 @@ async def read_trials(db: Database, caller: Caller, trial_ids: Sequence[str]) ->
     return {row["id"]: _single(row) for row in rows}
 
 
-async def read_trace(db: Database, trial: Any, request: PageRequest, wanted: TraceFilter) -> dict[str, Any]:
-    """A page of TraceEvent of the newest attempt number, by seq. A cursor is the last seq that was seen.
-
-    Raises `invalid_input` for a pattern that is none or takes too long.
-    """
-    (after,) = request.after or (-1,)
-    key = (trial["id"], trial["attempt_number"])
-    try:
-        async with db.transaction() as connection:
-            await connection.execute(_GREP_TIMEOUT)
-            if wanted.grep is not None:
-                # A trace without events would let a broken pattern pass.
-                await connection.fetchval("SELECT '' ~ $1", wanted.grep)
-            first = -1
-            if wanted.tail is not None:
-                first = await connection.fetchval(_TAIL, *key, wanted.type, wanted.grep, wanted.tail) or 0
-            rows = await connection.fetch(_TRACE, *key, after, first, wanted.type, wanted.grep, request.fetch)
-    except (asyncpg.InvalidRegularExpressionError, asyncpg.QueryCanceledError) as error:
-        raise ApiError("invalid_input", f"grep: not a usable pattern: {error}.", param="grep") from None
-    document = page(rows, request, lambda row: (row["seq"],), dict)
-    document["nextCursor"] = str(rows[request.limit - 1]["seq"]) if document["hasMore"] else None
-    return document
-
-
 async def list_files(db: Database, trial: Any, request: PageRequest) -> dict[str, Any]:
     """A page of TrialFile of the newest attempt number, by path."""
     pool = await db.pool()
@@ -152,6 +102,21 @@ async def find_file(db: Database, trial: Any, path: str) -> Any:
         trial["attempt_number"],
         path,
     )
+
+
+async def retired_output(db: Database, trial: Any, path: str) -> str | None:
+    """Why a file is not the trial's though one of its name is stored: a retry retired it (contract 6.3)."""
+    pool = await db.pool()
+    attempt_number = await pool.fetchval(
+        "SELECT max(attempt_number) FROM trial_files"
+        " WHERE trial_id = $1 AND attempt_number < $2 AND path = $3",
+        trial["id"],
+        trial["attempt_number"],
+        path,
+    )
+    if attempt_number is None:
+        return None
+    return f"attempt number {attempt_number} was retried, and its output is not the trial's"
 
 
 async def files_under(db: Database, trial: Any, prefix: str) -> list[Any]:

@@ -18,7 +18,7 @@ _SKILLS = "skills"
 _SECRETS = "managed secrets"
 _UPLOADED = "uploaded jobs"
 _SHARING = "sharing"
-_SEARCH = "job search and comparison"
+_SEARCH = "job comparison"
 _ANALYSES = "analyses"
 _CHECKS = "checks"
 _FILESYSTEM = "the file system of a run"
@@ -57,7 +57,6 @@ _ROUTES: tuple[tuple[str, str, str], ...] = (
     ("POST", f"{_JOB}/share", _SHARING),
     ("POST", f"{_JOB}/unshare", _SHARING),
     ("GET", f"{_JOB}/shares", _SHARING),
-    ("GET", f"{_JOB}/grep", _SEARCH),
     ("POST", f"{_TRIAL}/regrade", _DERIVED),
     ("POST", f"{_TRIAL}/retry", _DERIVED),
     ("GET", "/api/analyses", _ANALYSES),

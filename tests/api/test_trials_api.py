@@ -11,11 +11,11 @@ from evolve import EvolveAPIError
 from domain.vocabulary import AttemptPhase
 from store import archives
 from store.fences import Fence
-from store.streams import add_trace_events, append_chunk, keep_files
+from store.streams import keep_files
 from store.trials import TrialFile
 from tests.api.conditions import until
 from tests.api.conftest import Api
-from tests.api.seeding import add_dataset, run_job, start_trial
+from tests.api.seeding import add_dataset, run_job
 from tests.api.test_wire import raw_request
 
 BODY = {"datasets": [{"name": "demo"}], "agents": [{"name": "oracle"}]}
@@ -48,69 +48,6 @@ async def keep(api: Api, trial_id: str, files: dict[str, bytes]) -> None:
         )
     job_id = await (await api.db.pool()).fetchval("SELECT job_id FROM trials WHERE id = $1", trial_id)
     await keep_files(api.db, Fence(job_id, trial_id, 1, AttemptPhase.PERSIST, 1), rows)
-
-
-async def test_a_trace_is_paged_filtered_and_tailed(api: Api):
-    trial_id = (await new_trials(api))[0]["id"]
-    rows = [(seq, "tool_call" if seq % 2 else "plan", {"text": f"step {seq}"}) for seq in range(1, 8)]
-    await add_trace_events(api.db, trial_id, 1, rows)
-    trials = api.published().trials
-    assert [event.seq async for event in trials.trace_events(trial_id, limit=3)] == list(range(1, 8))
-    page = await trials.trace(trial_id, limit=3)
-    assert page.next_cursor == "3"
-    assert [event.seq for event in (await trials.trace(trial_id, cursor="5")).items] == [6, 7]
-    assert (await trials.trace(trial_id, cursor="7")).next_cursor is None
-    assert [event.seq for event in (await trials.trace(trial_id, type="plan")).items] == [2, 4, 6]
-    assert [event.seq for event in (await trials.trace(trial_id, grep="step [56]")).items] == [5, 6]
-    assert [event.seq for event in (await trials.trace(trial_id, tail=2)).items] == [6, 7]
-    assert [event.seq for event in (await trials.trace(trial_id, tail=2, type="plan")).items] == [4, 6]
-
-
-@pytest.mark.parametrize(
-    ("query", "code", "param"),
-    [
-        ("cursor=x", "invalid_cursor", "cursor"),
-        ("limit=1001", "invalid_limit", "limit"),
-        ("tail=0", "invalid_input", "tail"),
-        ("tail=10001", "invalid_input", "tail"),
-        ("grep=(", "invalid_input", "grep"),
-        ("grep=" + "x" * 513, "invalid_input", "grep"),
-        ("type=" + "x" * 101, "invalid_input", "type"),
-        ("stream=weather", "invalid_format", "stream"),
-        ("stream=trajectory", "not_found", None),
-    ],
-)
-async def test_a_bad_trace_query_is_refused(api: Api, query: str, code: str, param: str | None):
-    trial_id = (await new_trials(api))[0]["id"]
-    error = (await api.http.get(f"/api/trials/{trial_id}/trace?{query}")).json()["error"]
-    assert (error["code"], error.get("param")) == (code, param)
-
-
-async def test_artifacts_are_the_kept_files(api: Api):
-    trial_id = (await new_trials(api))[0]["id"]
-    await keep(api, trial_id, {"verifier/test-stdout.txt": b"ok\xff", "agent/oracle.txt": b"hello"})
-    await keep(api, trial_id, {"agent/agent-home.json": b"{}", "agent/.codex/log": b"text"})
-    await keep(api, trial_id, {"agent/.codex/blob": b"\xff"})
-    trials = api.published().trials
-    assert (await trials.artifact(trial_id, "verifier")) == "ok\ufffd"
-    assert (await trials.artifact(trial_id, "trace-stdout")) == "hello"
-    assert (await trials.artifact(trial_id, "trace-stderr")) is None
-    assert (await trials.artifact(trial_id, "trace-atif")) is None
-    home = await api.get(f"/api/trials/{trial_id}/trace", stream="agent-home")
-    assert home == {"files": {"/agent-home.json": "{}", "/.codex/log": "text"}}
-
-
-async def test_a_running_trial_shows_its_output_so_far(api: Api):
-    row = (await new_trials(api, is_run=False))[0]
-    fence: Fence = await start_trial(api.db, row)
-    await append_chunk(api.db, fence, "agent/stdout", 0, b"hel")
-    await append_chunk(api.db, fence, "agent/stdout", 3, b"lo")
-    trials = api.published().trials
-    assert (await trials.artifact(row["id"], "trace-stdout")) == "hello"
-    assert (await trials.get(row["id"])).session_ref is None
-    with pytest.raises(EvolveAPIError) as caught:
-        await trials.download(row["id"])
-    assert (caught.value.code, caught.value.status) == ("trial_not_settled", 409)
 
 
 async def test_files_are_listed_and_read_whole_or_in_part(api: Api):

@@ -215,7 +215,6 @@ LATER = [
     ("POST", "/api/jobs/x/regrade"),
     ("POST", "/api/jobs/x/analyze"),
     ("GET", "/api/jobs/x/shares"),
-    ("GET", "/api/jobs/x/grep?q=a"),
     ("POST", "/api/trials/x/retry"),
     ("GET", "/api/trials/x/filesystem"),
     ("GET", "/api/trials/x/filesystem/files/app/x%20y"),

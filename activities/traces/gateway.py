@@ -1,0 +1,58 @@
+"""What the gateway metered of an attempt, as the trace's last events (contract 4.4, GatewayUsage)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from domain.money import usd_of_nanos
+from domain.trials import wire_time
+from store.attempt_spend import CallRow, attempt_calls
+from store.database import Database
+from store.fences import Fence
+from store.traces import GATEWAY_SEQ_BASE, write_events
+
+
+async def write_gateway_lines(db: Database, fence: Fence) -> None:
+    """One `usage` event a call of the agent's, in the order in which they were made.
+
+    To be called once no more calls are made, and again when one was measured after all.
+    """
+    calls = await attempt_calls(db, fence.trial_id, fence.attempt_number)
+    agents = [call for call in calls if call.role == "agent"]
+    rows = [(GATEWAY_SEQ_BASE + n, "usage", gateway_usage(call)) for n, call in enumerate(agents)]
+    await write_events(db, fence, rows)
+
+
+def gateway_usage(call: CallRow) -> dict[str, Any]:
+    """The event's data. Tokens and cost that nobody measured are null; a call that failed cost nothing."""
+    return {
+        "timestamp": wire_time(call.started_at),
+        "model": call.model,
+        "update": {
+            "sessionUpdate": "usage",
+            "scope": "call",
+            "source": "gateway",
+            "callId": call.call_id,
+            "status": call.status,
+            "startedAt": wire_time(call.started_at),
+            "endedAt": wire_time(call.ended_at),
+            "receivedAt": wire_time(call.ended_at or call.started_at),
+            "usage": _usage(call),
+        },
+    }
+
+
+def _usage(call: CallRow) -> dict[str, Any]:
+    usage = call.usage
+    extra: dict[str, Any] = {}
+    if usage is not None:
+        extra["cache_write_tokens"] = usage.cache_write_tokens
+        if usage.reasoning_tokens is not None:
+            extra["reasoning_tokens"] = usage.reasoning_tokens
+    return {
+        "promptTokens": usage and usage.prompt_tokens,
+        "completionTokens": usage and usage.output_tokens,
+        "cachedTokens": usage and usage.cached_input_tokens,
+        "costUsd": None if call.status == "held" else usd_of_nanos(call.cost_nanos),
+        "extra": extra,
+    }
