@@ -13,15 +13,27 @@ from activities.agent import STREAMS as AGENT_STREAMS
 from activities.capture import Capture
 from activities.failures import current_phase, is_transient
 from activities.heartbeats import heartbeats
+from activities.metering import final_spend, tokens_of
 from activities.sandboxes.base import Box, SandboxProvider
 from activities.signatures import CLOSE_TRIAL, SETTLE_TRIAL, CloseInput, Settled
 from activities.trial_context import Hands, box_tag, fence_of
 from activities.verifier import STREAMS as VERIFIER_STREAMS
+from domain.causes import Cause
 from domain.errors import EvolveError, ProviderUnreachable, SandboxDeath
-from domain.outcomes import VERIFIER_TAIL_CHARS, AttemptEnd, agent_metadata, exception_of, outcome_of
+from domain.outcomes import (
+    NOTHING_SPENT,
+    VERIFIER_TAIL_CHARS,
+    AttemptEnd,
+    LaneSpend,
+    agent_result,
+    exception_of,
+    judge_result,
+    outcome_of,
+)
 from domain.vocabulary import AttemptPhase
 from store.fences import Fence, Fenced
 from store.hosts import mark_ending, mark_gone, release_room
+from store.keys import KeyRole, has_key, revoke_keys
 from store.record import Settlement, enter_phase, settle
 from store.streams import drop_streams
 
@@ -61,14 +73,25 @@ class CloseTrial:
         settlement = Settlement(
             outcome=outcome_of(end),
             exception=exception_of(end),
-            members=members,
+            members={
+                **members,
+                "agent_result": agent_result(end),
+                "judge_result": judge_result(end),
+                "live_spent_usd": None,
+                "live_spend_at": None,
+            },
             failed_phase=_phase(close),
         )
         status, reward = await settle(self._hands.db, fence, settlement)
         return Settled(status=status.value, reward=reward)
 
     async def _end_of(self, close: CloseInput) -> AttemptEnd:
+        """How the attempt ended. Nothing of it may call a model any more, so its keys are revoked first."""
         agent, verifier, failure = close.agent, close.verifier, close.failure
+        await revoke_keys(self._hands.db, close.trial_id, close.attempt_number)
+        spend = await self._lane(close, "agent")
+        if spend is None and agent is not None:
+            spend = NOTHING_SPENT
         return AttemptEnd(
             has_agent_ended=agent is not None,
             is_agent_timeout=agent.is_timeout if agent else False,
@@ -79,7 +102,19 @@ class CloseTrial:
             verifier_exit_code=verifier.exit_code if verifier else None,
             failure=failure.message if failure else None,
             is_cancelled=failure is not None and failure.kind == "cancelled",
+            is_budget=failure is not None and failure.kind == "budget",
+            cause=Cause(agent.cause) if agent and agent.cause else None,
+            agent_message=agent.message if agent else None,
+            spend=spend,
+            judge=await self._lane(close, "judge"),
         )
+
+    async def _lane(self, close: CloseInput, role: KeyRole) -> LaneSpend | None:
+        """What a role of the attempt spent; None when it was given no key."""
+        if not await has_key(self._hands.db, close.trial_id, close.attempt_number, role):
+            return None
+        spend = await final_spend(self._hands.db, close.trial_id, close.attempt_number, role)
+        return LaneSpend(tokens=tokens_of(spend), cost_nanos=spend.measured_nanos, source=spend.source)
 
     async def _rewards(self, close: CloseInput) -> dict[str, float] | None:
         pool = await self._hands.db.pool()
@@ -117,8 +152,6 @@ class CloseTrial:
         tail = output[-4 * VERIFIER_TAIL_CHARS :].decode(errors="replace")
         end = end.model_copy(update={"verifier_tail": tail})
         members: dict[str, Any] = {"x_left_out": capture.left_out} if capture.left_out else {}
-        if end.has_agent_ended:
-            members["agent_result"] = _agent_result(end)
         return end, members
 
     async def _box(self, close: CloseInput) -> Box | None:
@@ -146,18 +179,6 @@ class CloseTrial:
     async def _find(self, provider: SandboxProvider, name: str) -> list[str]:
         found = await provider.list(self._hands.installation_id)
         return [listing.box_id for listing in found if listing.tag.name == name]
-
-
-def _agent_result(end: AttemptEnd) -> dict[str, Any]:
-    """AgentResult of contract 3.8 for an agent that calls no model: measured, and nothing spent."""
-    return {
-        "n_input_tokens": 0,
-        "n_cache_tokens": 0,
-        "n_output_tokens": 0,
-        "cost_usd": 0.0,
-        "rollout_details": None,
-        "metadata": agent_metadata(end),
-    }
 
 
 def _phase(close: CloseInput) -> AttemptPhase | None:

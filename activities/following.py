@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Protocol
 
 from activities.sandboxes import process
 from activities.sandboxes.base import Box
 from activities.sandboxes.process import ExitStatus
+from activities.sandboxes.process_poll import Stream
 from store.database import Database
 from store.fences import Fence
 from store.streams import append_chunk, confirm_streams, high_water
@@ -20,10 +22,18 @@ class Followed:
     """Which process, and the names its output is stored under: the process's stream → the stored one."""
 
     process_name: str
-    streams: dict[str, str]
+    streams: dict[Stream, str]
 
 
-async def follow_into_store(db: Database, box: Box, fence: Fence, followed: Followed) -> ExitStatus:
+class Reader(Protocol):
+    """Who is told of each piece of output once it is stored."""
+
+    async def feed(self, stream: Stream, offset: int, data: bytes) -> None: ...
+
+
+async def follow_into_store(
+    db: Database, box: Box, fence: Fence, followed: Followed, reader: Reader | None = None
+) -> ExitStatus:
     """Store output as it comes, up to `STREAM_MAX_BYTES` a stream, until the process has ended.
 
     Raises `Fenced` when another follower has taken over: nothing may be done to the box then.
@@ -42,6 +52,8 @@ async def follow_into_store(db: Database, box: Box, fence: Fence, followed: Foll
             if kept:
                 await append_chunk(db, fence, followed.streams[item.stream], item.offset, kept)
                 ends[followed.streams[item.stream]] = item.offset + len(kept)
+                if reader is not None:
+                    await reader.feed(item.stream, item.offset, kept)
     assert end is not None
     await confirm_streams(db, fence, ends)
     return end

@@ -8,10 +8,13 @@ from typing import Any
 
 from temporalio import activity
 
+from activities.bundles import BundleFolder
 from activities.failures import current_phase
+from activities.harnesses.home import resolve_home
 from activities.heartbeats import heartbeats
+from activities.model_access import harness_context, mint_agent_key, refuse_spent_up
 from activities.sandboxes.base import Box, BoxSpec, ImageRef, ImageRequest, SandboxProvider
-from activities.signatures import OPEN_BOX, OpenedBox, PlacedAttempt
+from activities.signatures import OPEN_BOX, HarnessPlace, OpenedBox, PlacedAttempt
 from activities.trial_context import Hands, TrialContext, box_tag, fence_of
 from domain.errors import EvolveError, ServiceDied
 from domain.vocabulary import AttemptPhase
@@ -55,17 +58,20 @@ class OpenBox:
             provider = self._hands.provider(attempt.provider)
             windows, started_at = Windows(), now()
             await enter(self._hands, attempt, AttemptPhase.BUILD)
+            await refuse_spent_up(self._hands, context)
+            bundle = await self._bundle(context, windows)
+            image_at = now()
             image = await self._build(context, provider)
-            windows.close("image_prepare", started_at)
+            windows.close("image_prepare", image_at)
             await enter(self._hands, attempt, AttemptPhase.BOOT)
-            box = await self._boot(context, provider, image)
+            box = await self._boot(context, provider, image, bundle)
             booted_at = windows.close("environment_setup", started_at)
             windows.members["sandbox_provider"] = attempt.provider
             windows.members["verifier_environment_mode"] = context.task.verifier_mode
             windows.members["x_image"] = {"id": image.id, "base_image_replaced": image.base_image_replaced}
             change = PhaseChange(members=windows.members, sandbox_id=box.box_id)
             await enter(self._hands, attempt, AttemptPhase.INSTALL, change)
-            await context.harness.install(box, await self._hands.harness_context(context))
+            place = await self._install(context, box, image, bundle)
             await _require_service(box)
             windows.close("agent_setup", booted_at)
             await enter(self._hands, attempt, AttemptPhase.INSTALL, PhaseChange(members=windows.members))
@@ -73,7 +79,39 @@ class OpenBox:
             box_id=box.box_id,
             agent_timeout_sec=context.agent_timeout_sec,
             verifier_timeout_sec=context.verifier_timeout_sec,
+            harness=place,
         )
+
+    async def _bundle(self, context: TrialContext, windows: Windows) -> BundleFolder | None:
+        """What the harness is made of, on this host; None for one that is made of nothing."""
+        harness, started_at = context.harness, now()
+        version = await self._hands.bundles.resolve_version(harness, context.arm.version)
+        bundle = None if version is None else harness.bundle(version)
+        windows.members["agent_version"] = version
+        if bundle is None:
+            return None
+        folder = await self._hands.bundles.ensure(bundle)
+        windows.close("harness_bundle", started_at)
+        windows.members["harness_bundle_cache_hit"] = folder.is_cache_hit
+        return folder
+
+    async def _install(
+        self, context: TrialContext, box: Box, image: ImageRef, bundle: BundleFolder | None
+    ) -> HarnessPlace:
+        """The harness in the box, its key minted. The agent is the task's user, else the image's."""
+        user = context.task.agent_user or image.user
+        place = HarnessPlace(user=user)
+        if bundle is not None:
+            place = HarnessPlace(
+                user=user,
+                home=await resolve_home(box, user),
+                bundle=await self._hands.bundles.open_in(box, bundle, user),
+                version=bundle.bundle.version,
+            )
+        await mint_agent_key(self._hands, context)
+        harness_sees = await harness_context(self._hands, context, place, box.workdir)
+        await context.harness.install(box, harness_sees)
+        return place
 
     async def _build(self, context: TrialContext, provider: SandboxProvider) -> ImageRef:
         task_dir = await self._hands.task_dir(context.stored)
@@ -87,7 +125,9 @@ class OpenBox:
             )
         )
 
-    async def _boot(self, context: TrialContext, provider: SandboxProvider, image: ImageRef) -> Box:
+    async def _boot(
+        self, context: TrialContext, provider: SandboxProvider, image: ImageRef, bundle: BundleFolder | None
+    ) -> Box:
         task = context.task
         tag = box_tag(self._hands.installation_id, context.attempt)
         spec = BoxSpec(
@@ -100,6 +140,7 @@ class OpenBox:
             storage_mb=task.storage_mb,
             env=task.env_literals,
             workdir=task.workdir,
+            mounts=(bundle.mount,) if bundle else (),
         )
         box = await provider.create(spec)
         if not await mark_live(self._hands.db, tag.name, box.box_id):

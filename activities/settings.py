@@ -47,6 +47,12 @@ class WorkerSettings(JobSettings):
         default=Path(),
         description="Boxes of the local provider, build contexts. Default `$EVOLVE_HOME/state`.",
     )
+    bundles_dir: Path = Field(
+        default=Path(), description="Harnesses, fetched once each. Default `$EVOLVE_HOME/bundles`."
+    )
+    npm_registry: str = Field(
+        default="", description="Where harnesses are fetched from. Default: what npm on this host is set to."
+    )
     gateway_socket: Path = Field(
         default=Path(), description="See the gateway's. Default `$EVOLVE_HOME/run/gateway/gateway.sock`."
     )
@@ -83,6 +89,7 @@ class WorkerSettings(JobSettings):
     def _paths_default_to_home(self) -> Self:
         defaults = {
             "state_dir": self.home / "state",
+            "bundles_dir": self.home / "bundles",
             "gateway_socket": self.home / "run" / "gateway" / "gateway.sock",
             "health_socket": self.home / "run" / "worker.sock",
         }

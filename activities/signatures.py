@@ -65,12 +65,22 @@ class PlacedAttempt(AttemptRef):
     host_id: str
 
 
+class HarnessPlace(Payload):
+    """Where an agent is in its box: its user (null is root), HOME, bundle folder and exact version."""
+
+    user: str | None = None
+    home: str = "/root"
+    bundle: str | None = None
+    version: str | None = None
+
+
 class OpenedBox(Payload):
     """The box of an attempt, its harness installed. Timeouts are the declared ones, stretched by the job."""
 
     box_id: str
     agent_timeout_sec: float
     verifier_timeout_sec: float
+    harness: HarnessPlace = HarnessPlace()
 
 
 class BoxedAttempt(PlacedAttempt):
@@ -78,13 +88,19 @@ class BoxedAttempt(PlacedAttempt):
 
     box_id: str
     timeout_sec: float
+    harness: HarnessPlace = HarnessPlace()
 
 
 class AgentEnd(Payload):
-    """How the agent ended. `exit_code` is null where no process ran or it was killed."""
+    """How the agent ended. `exit_code` is null where no process ran or it was killed.
+
+    `cause` is a word of `domain.causes`; `message` says it where the cause alone does not.
+    """
 
     exit_code: int | None = None
     is_timeout: bool = False
+    cause: str | None = None
+    message: str | None = None
 
 
 class VerifierInput(BoxedAttempt):
@@ -104,16 +120,19 @@ class VerifierEnd(Payload):
 class Failure(Payload):
     """Why an attempt ended without a verdict. `signature` is the contract's class, null where it has none."""
 
-    kind: Literal["infrastructure", "cancelled"]
+    kind: Literal["infrastructure", "cancelled", "budget"]
     message: str
     phase: str | None = None
     signature: str | None = None
+    code: str | None = None
+    """Of the typed error, where it was one of ours."""
 
 
 class CloseInput(PlacedAttempt):
     """Persist what is there, end the box, settle. `agent` null: it never ran."""
 
     box_id: str | None = None
+    harness: HarnessPlace = HarnessPlace()
     agent: AgentEnd | None = None
     verifier: VerifierEnd | None = None
     failure: Failure | None = None

@@ -9,7 +9,8 @@ from typing import Any
 
 from temporalio import activity
 
-from activities.harnesses.base import Harness, HarnessContext
+from activities.bundles import Bundles
+from activities.harnesses.base import Harness
 from activities.harnesses.roster import HARNESSES
 from activities.packages import TaskPackages
 from activities.sandboxes.base import BoxRole, BoxTag, SandboxProvider
@@ -25,6 +26,7 @@ from domain.vocabulary import SandboxProvider as SandboxProviderName
 from store.blobs import Blobs
 from store.database import Database
 from store.fences import Fence
+from store.server_secret import ServerSecret
 
 CACHED_JOBS = 64
 CACHED_TASKS = 2_000
@@ -43,6 +45,15 @@ class StoredTask:
 
 
 @dataclass(frozen=True)
+class StoredJob:
+    """A job as accepted: its plan, and who pays."""
+
+    plan: JobPlan
+    owner_user_id: str
+    org_id: str
+
+
+@dataclass(frozen=True)
 class TrialContext:
     """One attempt of one trial with all that was planned for it."""
 
@@ -50,13 +61,17 @@ class TrialContext:
     task_name: str
     source: str
     version_id: str
-    plan: JobPlan
+    job: StoredJob
     arm: AgentArm
     stored: StoredTask
 
     @property
     def task(self) -> Task:
         return self.stored.task
+
+    @property
+    def plan(self) -> JobPlan:
+        return self.job.plan
 
     @property
     def harness(self) -> Harness:
@@ -90,8 +105,10 @@ class Hands:
     default_provider: str
     capabilities: Mapping[SandboxProviderName, ProviderCapabilities]
     packages: TaskPackages
+    bundles: Bundles
+    secret: ServerSecret
     trials: dict[str, Any] = field(default_factory=dict[str, Any])
-    plans: dict[str, JobPlan] = field(default_factory=dict[str, JobPlan])
+    jobs: dict[str, StoredJob] = field(default_factory=dict[str, StoredJob])
     tasks: dict[tuple[str, str], StoredTask] = field(default_factory=dict[tuple[str, str], StoredTask])
 
     async def load(self, attempt: AttemptRef) -> TrialContext:
@@ -100,14 +117,14 @@ class Hands:
         if row is None:
             row = await self._trial(attempt.trial_id)
             _remember(self.trials, attempt.trial_id, row, CACHED_TRIALS)
-        plan = await self._plan(attempt.job_id)
+        job = await self._job(attempt.job_id)
         return TrialContext(
             attempt=attempt,
             task_name=row["task_name"],
             source=row["source"],
             version_id=row["version_id"],
-            plan=plan,
-            arm=plan.arms[row["arm_index"]],
+            job=job,
+            arm=job.plan.arms[row["arm_index"]],
             stored=await self.stored_task(row["version_id"], row["task_name"]),
         )
 
@@ -121,13 +138,16 @@ class Hands:
             raise EvolveError(f"trial {trial_id} was deleted", code="trial_not_found")
         return row
 
-    async def _plan(self, job_id: str) -> JobPlan:
-        plan = self.plans.get(job_id)
-        if plan is None:
+    async def _job(self, job_id: str) -> StoredJob:
+        job = self.jobs.get(job_id)
+        if job is None:
             pool = await self.db.pool()
-            plan = JobPlan.model_validate(await pool.fetchval("SELECT plan FROM jobs WHERE id = $1", job_id))
-            _remember(self.plans, job_id, plan, CACHED_JOBS)
-        return plan
+            row = await pool.fetchrow("SELECT plan, owner_user_id, org_id FROM jobs WHERE id = $1", job_id)
+            if row is None:
+                raise EvolveError(f"job {job_id} was deleted", code="job_not_found")
+            job = StoredJob(JobPlan.model_validate(row["plan"]), row["owner_user_id"], row["org_id"])
+            _remember(self.jobs, job_id, job, CACHED_JOBS)
+        return job
 
     async def stored_task(self, version_id: str, task_name: str) -> StoredTask:
         """A task of a version; READY ones never change."""
@@ -160,12 +180,6 @@ class Hands:
     async def task_dir(self, stored: StoredTask) -> Path:
         """The task's directory on this host."""
         return await self.packages.directory(stored.package_key, stored.package_sha256)
-
-    async def harness_context(self, context: TrialContext) -> HarnessContext:
-        """What the harness gets to see."""
-        return HarnessContext(
-            task=context.task, task_dir=await self.task_dir(context.stored), arm=context.arm
-        )
 
 
 def _remember(cache: dict[Any, Any], key: Any, value: Any, limit: int) -> None:

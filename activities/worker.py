@@ -17,6 +17,7 @@ from temporalio.worker import Worker, WorkflowRunner
 
 from activities.agent import RunAgent
 from activities.archive import Archives
+from activities.bundles import Bundles
 from activities.close import CloseTrial
 from activities.failures import FailureInterceptor
 from activities.host import (
@@ -29,6 +30,7 @@ from activities.host import (
 )
 from activities.imports import Imports
 from activities.jobs import Jobs
+from activities.npm_registry import NpmRegistry
 from activities.open_box import OpenBox
 from activities.packages import TaskPackages
 from activities.prepare import Prepare
@@ -39,6 +41,7 @@ from store import migrations
 from store.blobs import Blobs
 from store.database import Database
 from store.installation import installation_id
+from store.server_secret import ServerSecret
 
 log = structlog.get_logger()
 
@@ -73,6 +76,8 @@ async def open_hands(settings: WorkerSettings, db: Database) -> tuple[Hands, Hos
         default_provider=host.default,
         capabilities=host.capabilities,
         packages=TaskPackages(settings.state_dir / "tasks", blobs),
+        bundles=Bundles(settings.bundles_dir, NpmRegistry(settings.npm_registry or None)),
+        secret=ServerSecret.of(settings),
     )
     return hands, host
 

@@ -19,6 +19,9 @@ from domain.vocabulary import ExceptionType, TrialStatus
 
 BudgetKind = Literal["user", "team", "other"]
 
+BUDGET_REFUSED = "budget_refused"
+"""Code of the error that a budget above the trial refused it before its box was made."""
+
 
 class Cause(StrEnum):
     """What ended an agent's run."""

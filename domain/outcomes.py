@@ -8,24 +8,44 @@ from __future__ import annotations
 
 from pydantic import BaseModel, ConfigDict
 
+from domain.causes import CONSEQUENCES, Cause
+from domain.money import usd_of_nanos
 from domain.stats import TokenCounts, TrialOutcome, primary_reward
 from domain.vocabulary import ExceptionType, SpendSource, TrialStatus
 
 VERIFIER_TAIL_CHARS = 4000  # contract 5: "Verifier tail in exception"
 
 
+class LaneSpend(BaseModel):
+    """What one lane of an attempt (its agent, its judge) came to. `cost_nanos` is the measured part."""
+
+    model_config = ConfigDict(frozen=True)
+
+    tokens: TokenCounts
+    cost_nanos: int
+    source: SpendSource
+
+
+NOTHING_SPENT = LaneSpend(
+    tokens=TokenCounts(n_input_tokens=0, n_cache_tokens=0, n_output_tokens=0),
+    cost_nanos=0,
+    source=SpendSource.MEASURED,
+)
+"""Of an agent that calls no model: measured, and 0."""
+
+
 class AttemptEnd(BaseModel):
     """What is known when an attempt number is over.
 
     `rewards` None with `verifier_problem` None means that no verifier ran. `failure` is a message that
-    ended the attempt without a verdict; `is_cancelled` tells a stop from an infrastructure failure.
+    ended the attempt without a verdict; `is_cancelled` tells a stop from an infrastructure failure, and
+    `is_budget` a budget above the trial. `cause` is why the agent ended. A lane that never ran is None.
     """
 
     model_config = ConfigDict(frozen=True)
 
     has_agent_ended: bool = False
     is_agent_timeout: bool = False
-    agent_timeout_sec: float | None = None
     agent_exit_code: int | None = None
     rewards: dict[str, float] | None = None
     verifier_problem: str | None = None
@@ -34,6 +54,11 @@ class AttemptEnd(BaseModel):
     verifier_tail: str = ""
     failure: str | None = None
     is_cancelled: bool = False
+    is_budget: bool = False
+    cause: Cause | None = None
+    agent_message: str | None = None
+    spend: LaneSpend | None = None
+    judge: LaneSpend | None = None
 
 
 def exception_of(end: AttemptEnd) -> tuple[ExceptionType, str] | None:
@@ -41,7 +66,11 @@ def exception_of(end: AttemptEnd) -> tuple[ExceptionType, str] | None:
     if end.is_cancelled:
         return ExceptionType.CANCELLED, end.failure or "The trial was stopped."
     if end.failure is not None:
-        return ExceptionType.INFRASTRUCTURE, end.failure
+        kind = ExceptionType.USAGE_LIMIT if end.is_budget else ExceptionType.INFRASTRUCTURE
+        return kind, end.failure
+    consequence = CONSEQUENCES[end.cause] if end.cause else None
+    if consequence is not None and consequence.exception is not None:
+        return consequence.exception, _agent_message(end)
     if end.is_verifier_timeout:
         return ExceptionType.SCORING, _with_tail("the verifier ran past its timeout and was killed", end)
     if end.verifier_problem is not None:
@@ -61,8 +90,27 @@ _STATUS = {
 }
 
 
+def _agent_message(end: AttemptEnd) -> str:
+    """Why the agent's run counts for nothing, in one sentence and the words that it ended with."""
+    assert end.cause is not None
+    if end.cause is Cause.BUDGET:
+        return end.agent_message or _WHY[end.cause]
+    return f"{_WHY[end.cause]}: {end.agent_message}" if end.agent_message else _WHY[end.cause]
+
+
+_WHY = {
+    Cause.BUDGET: "[agent-phase:budget_exhausted] other: a budget is spent up",
+    Cause.AUTH: "the model's provider refused the platform's key",
+    Cause.MODEL_NOT_FOUND: "the model's provider does not serve the model",
+    Cause.RATE_LIMIT: "the model's provider limited the rate of calls, and the agent gave up",
+    Cause.MODEL_UNAVAILABLE: "the model's provider did not answer, and the agent gave up",
+    Cause.NO_MODEL_CALL: "the agent ended without a single call to its model",
+    Cause.INSTALL: "the agent could not be installed",
+}
+
+
 def outcome_of(end: AttemptEnd) -> TrialOutcome:
-    """Status, rewards and spend. An agent of this release makes no metered call: it measured 0."""
+    """Status, rewards and spend. Unknown spend is None: an attempt whose agent never started has none."""
     exception = exception_of(end)
     is_scored = exception is None
     rewards = end.rewards if is_scored else None
@@ -71,17 +119,50 @@ def outcome_of(end: AttemptEnd) -> TrialOutcome:
         reward=primary_reward(rewards),
         rewards=rewards,
         has_exception=exception is not None,
-        tokens=TokenCounts(n_input_tokens=0, n_cache_tokens=0, n_output_tokens=0)
-        if end.has_agent_ended
-        else TokenCounts(),
-        cost_nanos=0 if end.has_agent_ended else None,
-        spend_source=SpendSource.MEASURED if end.has_agent_ended else None,
+        tokens=end.spend.tokens if end.spend else TokenCounts(),
+        judge_tokens=end.judge.tokens if end.judge else TokenCounts(),
+        cost_nanos=end.spend.cost_nanos if end.spend else None,
+        judge_cost_nanos=end.judge.cost_nanos if end.judge else None,
+        spend_source=end.spend.source if end.spend else None,
+        judge_spend_source=end.judge.source if end.judge else None,
     )
 
 
 def agent_metadata(end: AttemptEnd) -> dict[str, object]:
-    """How the agent's process ended: facts beside the score, `{exit_code, timed_out}`."""
-    return {"exit_code": end.agent_exit_code, "timed_out": end.is_agent_timeout}
+    """How the agent's run ended: facts beside the score.
+
+    `{exit_code, timed_out, cause, exception}`: the cause is a word of `domain.causes`, the exception its
+    name in Harbor, both null where nothing is known.
+    """
+    consequence = CONSEQUENCES[end.cause] if end.cause else None
+    return {
+        "exit_code": end.agent_exit_code,
+        "timed_out": end.is_agent_timeout,
+        "cause": end.cause.value if end.cause else None,
+        "exception": consequence.harbor_name if consequence else None,
+    }
+
+
+def agent_result(end: AttemptEnd) -> dict[str, object] | None:
+    """AgentResult of contract 3.8; null until the agent was executed.
+
+    Its cost is what was measured; `spend_source` beside it says whether that is all.
+    """
+    if end.spend is None:
+        return None
+    return {
+        **end.spend.tokens.model_dump(),
+        "cost_usd": usd_of_nanos(end.spend.cost_nanos),
+        "rollout_details": None,
+        "metadata": agent_metadata(end),
+    }
+
+
+def judge_result(end: AttemptEnd) -> dict[str, object] | None:
+    """JudgeResult of contract 3.8; null without a judge."""
+    if end.judge is None:
+        return None
+    return {**end.judge.tokens.model_dump(), "cost_usd": usd_of_nanos(end.judge.cost_nanos)}
 
 
 def _with_tail(message: str, end: AttemptEnd) -> str:

@@ -185,3 +185,17 @@ async def find_key(db: Database, secret: ServerSecret, presented: str) -> KeyGra
         return None
     row = await (await db.pool()).fetchrow(_FIND, key_id)
     return None if row is None else KeyGrant.model_validate(dict(row))
+
+
+async def has_key(db: Database, trial_id: str, attempt_number: int, role: KeyRole) -> bool:
+    """Whether an attempt was ever given a key of that role."""
+    pool = await db.pool()
+    return bool(
+        await pool.fetchval(
+            "SELECT EXISTS (SELECT FROM gateway_keys"
+            " WHERE trial_id = $1 AND attempt_number = $2 AND role = $3)",
+            trial_id,
+            attempt_number,
+            role,
+        )
+    )

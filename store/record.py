@@ -150,6 +150,7 @@ async def _write_settlement(connection: Any, row: Any, settlement: Settlement, a
         "verifier_result": None if outcome.rewards is None else {"rewards": outcome.rewards},
         "exception_info": exception_info(settlement.exception, at),
         "spend_source": outcome.spend_source,
+        "judge_spend_source": outcome.judge_spend_source,
     }
     await connection.execute(
         "UPDATE trials SET result = result || $2, reward = $3, finished_at = $4, phase = NULL WHERE id = $1",

@@ -12,7 +12,9 @@ from uuid import uuid4
 from pydantic import SecretStr
 from temporalio.client import Client
 
+from activities.bundles import Bundles
 from activities.host import HostProviders, keep_lease
+from activities.npm_registry import NpmRegistry
 from activities.packages import TaskPackages
 from activities.settings import WorkerSettings
 from activities.trial_context import Hands
@@ -21,6 +23,7 @@ from cli.workflow_side import sandboxed, workflow_side
 from store.blobs import Blobs
 from store.database import Database
 from store.installation import installation_id
+from store.server_secret import ServerSecret
 from tests.factories import make_import
 from tests.providers.fast import FastProvider
 from workflows import names
@@ -86,6 +89,8 @@ async def inprocess_platform(db: Database, temporal: str, root: Path) -> AsyncIt
         default_provider=host.default,
         capabilities=host.capabilities,
         packages=TaskPackages(root / "tasks", blobs),
+        bundles=Bundles(settings.bundles_dir, NpmRegistry()),
+        secret=ServerSecret("a secret for tests, long enough to be one"),
     )
     client = await Client.connect(temporal, namespace="evolve", data_converter=names.DATA_CONVERTER)
     side = workflow_side(queue=f"evolve-{uuid4().hex[:8]}", runner=sandboxed())

@@ -13,6 +13,7 @@ from workflows import names, options
 with workflow.unsafe.imports_passed_through():
     from activities import signatures as act
     from activities.signatures import AttemptRef, BoxedAttempt, CloseInput, Failure, Placement
+    from domain.causes import BUDGET_REFUSED, is_verified
     from workflows.inputs import Progress, TrialInput
 
 
@@ -63,13 +64,24 @@ class TrialWorkflow:
             act.OPEN_BOX, placed, options.OPEN_BOX, queue=placement.follow_queue
         )
         _heed_cancel()
-        boxed = BoxedAttempt(**placed.model_dump(), box_id=box.box_id, timeout_sec=box.agent_timeout_sec)
+        boxed = BoxedAttempt(
+            **placed.model_dump(),
+            box_id=box.box_id,
+            timeout_sec=box.agent_timeout_sec,
+            harness=box.harness,
+        )
         agent = self._progress.agent = await options.call(
             act.RUN_AGENT, boxed, options.FOLLOW, queue=placement.follow_queue
         )
         _heed_cancel()
+        if not is_verified(agent.cause):
+            return
         verify = act.VerifierInput(
-            **placed.model_dump(), box_id=box.box_id, timeout_sec=box.verifier_timeout_sec, agent=agent
+            **placed.model_dump(),
+            box_id=box.box_id,
+            timeout_sec=box.verifier_timeout_sec,
+            harness=box.harness,
+            agent=agent,
         )
         self._progress.verifier = await options.call(
             act.RUN_VERIFIER, verify, options.FOLLOW, queue=placement.follow_queue
@@ -92,6 +104,7 @@ class TrialWorkflow:
             provider=placement.provider if placement else "",
             host_id=placement.host_id if placement else "",
             box_id=box.box_id if box else None,
+            harness=box.harness if box else act.HarnessPlace(),
             agent=self._progress.agent,
             verifier=self._progress.verifier,
             failure=failure,
@@ -132,15 +145,17 @@ def _failure_of(error: BaseException) -> Failure | None:
         return None
     message = cause.message if isinstance(cause, ApplicationError) else str(cause)
     facts = _failure_facts(cause)
+    code = facts.get("code")
     return Failure(
-        kind="infrastructure",
+        kind="budget" if code == BUDGET_REFUSED else "infrastructure",
         message=message,
         phase=facts.get("phase"),
         signature=facts.get("signature"),
+        code=code,
     )
 
 
 def _failure_facts(cause: BaseException | None) -> dict[str, str | None]:
-    """`{phase, signature}` as `activities.failures` put them; empty for what is not ours."""
+    """`{phase, signature, code}` as `activities.failures` put them; empty for what is not ours."""
     details = cause.details if isinstance(cause, ApplicationError) else ()
     return cast("dict[str, str | None]", details[0]) if details and isinstance(details[0], dict) else {}

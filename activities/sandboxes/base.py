@@ -46,11 +46,15 @@ class ImageRequest:
 
 @dataclass(frozen=True)
 class ImageRef:
-    """A built image. `id` is what the trial records; `handle` is what this provider starts it by."""
+    """A built image. `id` is what the trial records; `handle` is what this provider starts it by.
+
+    `user` is its USER, None for root.
+    """
 
     id: str
     handle: str
     base_image_replaced: bool = False
+    user: str | None = None
 
 
 @dataclass(frozen=True)

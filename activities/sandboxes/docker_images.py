@@ -9,6 +9,7 @@ import re
 import tarfile
 import tempfile
 from collections import deque
+from collections.abc import Mapping
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import IO, Any
@@ -57,7 +58,7 @@ class DockerImages:
                 found = await self._inspect(tag)
         if found is None:
             raise ImageBuildFailed(f"the image {tag} was removed while it was being built")
-        return ImageRef(id=found["Id"], handle=found["Id"])
+        return _ref(found)
 
     async def pod_image(self) -> str:
         """An image without any file: everything that a pod runs is mounted from this machine."""
@@ -81,8 +82,7 @@ class DockerImages:
     async def _pinned(self, image: str, timeout_sec: float) -> ImageRef:
         if not await base_image_available(self._docker, image, timeout_sec):
             raise ImageBuildFailed(f"docker_image {image} is not on this engine and cannot be pulled")
-        details = await self.details(image)
-        return ImageRef(id=details["Id"], handle=details["Id"])
+        return _ref(await self.details(image))
 
     async def _inspect(self, name: str) -> dict[str, Any] | None:
         try:
@@ -172,3 +172,7 @@ def _build_failure(log: deque[str], error: str) -> ImageBuildFailed:
 
 def _excerpt(log: deque[str]) -> str:
     return "\n".join(log)[-EXCERPT_CHARS:]
+
+
+def _ref(details: Mapping[str, Any]) -> ImageRef:
+    return ImageRef(id=details["Id"], handle=details["Id"], user=details["Config"].get("User") or None)

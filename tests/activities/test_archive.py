@@ -13,6 +13,8 @@ import pytest
 from temporalio.testing import ActivityEnvironment
 
 from activities.archive import Archives
+from activities.bundles import Bundles
+from activities.npm_registry import NpmRegistry
 from activities.packages import TaskPackages
 from activities.settings import WorkerSettings
 from activities.signatures import ArchiveRef
@@ -24,6 +26,7 @@ from store import archives, job_reads, record
 from store.accounts import caller_of_owner
 from store.blobs import Blobs
 from store.database import Database
+from store.server_secret import ServerSecret
 from tests.finished_jobs import FILES, accept, finished_job, keep, publish, run_trial, trial_ids
 
 Kind = Literal["job", "trial"]
@@ -34,7 +37,18 @@ class Builder:
 
     def __init__(self, db: Database, blobs: Blobs, home: Path) -> None:
         settings = WorkerSettings(database_url=db.url, blob_url=f"file://{home}/blobs", home=home)
-        hands = Hands(settings, db, blobs, "i", {}, "local", PROVIDERS, TaskPackages(home / "tasks", blobs))
+        hands = Hands(
+            settings,
+            db,
+            blobs,
+            "i",
+            {},
+            "local",
+            PROVIDERS,
+            TaskPackages(home / "tasks", blobs),
+            Bundles(home / "bundles", NpmRegistry()),
+            ServerSecret("a secret for tests, long enough to be one"),
+        )
         self.db, self.blobs = db, blobs
         self._archives = Archives(hands)
 

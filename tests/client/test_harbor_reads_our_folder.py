@@ -14,6 +14,8 @@ import pytest
 from temporalio.testing import ActivityEnvironment
 
 from activities.archive import Archives
+from activities.bundles import Bundles
+from activities.npm_registry import NpmRegistry
 from activities.packages import TaskPackages
 from activities.settings import WorkerSettings
 from activities.signatures import ArchiveRef
@@ -22,6 +24,7 @@ from domain.providers import PROVIDERS
 from store import archives, record
 from store.blobs import Blobs
 from store.database import Database
+from store.server_secret import ServerSecret
 from tests.finished_jobs import DIGEST, accept, finished_job, publish
 
 HERE = Path(__file__).parent
@@ -46,7 +49,18 @@ def harbor() -> Callable[[Path], dict[str, Any]]:
 async def download(db: Database, blobs: Blobs, home: Path, job_id: str) -> Path:
     """The job's archive, built and unpacked; returns its one folder."""
     settings = WorkerSettings(database_url=db.url, blob_url=f"file://{home}/blobs", home=home)
-    hands = Hands(settings, db, blobs, "i", {}, "local", PROVIDERS, TaskPackages(home / "tasks", blobs))
+    hands = Hands(
+        settings,
+        db,
+        blobs,
+        "i",
+        {},
+        "local",
+        PROVIDERS,
+        TaskPackages(home / "tasks", blobs),
+        Bundles(home / "bundles", NpmRegistry()),
+        ServerSecret("a secret for tests, long enough to be one"),
+    )
     await ActivityEnvironment().run(Archives(hands).build, ArchiveRef(kind="job", subject_id=job_id))
     row = await archives.read_archive(db, "job", job_id)
     with tarfile.open(fileobj=io.BytesIO(await blobs.get(row["blob_key"]))) as tar:
