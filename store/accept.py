@@ -14,9 +14,11 @@ from domain import events, stats
 from domain.errors import ApiError
 from domain.jobs import DatasetSelector, JobCreate, JobPlan, PlannedJob
 from domain.planning import Choices, JobRules, VersionTasks, plan_job
+from domain.rosters import ROSTERS
 from domain.selection import SelectableTask
 from domain.vocabulary import DatasetVersionState, SandboxProvider
 from store.accounts import Caller
+from store.agents import registrations_of
 from store.budgets import refuse_without_credits
 from store.database import Database, now
 from store.events import append_events
@@ -99,7 +101,12 @@ async def accept_job(
         await refuse_without_credits(connection, caller.user_id)
         at = now()
         versions = await _resolve_versions(connection, caller, request)
-        choices = Choices(await _providers(connection, request), rules=rules)
+        named = [agent.name for agent in request.agents if agent.name not in ROSTERS]
+        choices = Choices(
+            default_providers=await _providers(connection, request),
+            registrations=await registrations_of(connection, caller, named),
+            rules=rules,
+        )
         job_id = origin.job_id or str(uuid4())
         job_name = request.job_name or at.strftime("%Y-%m-%d__%H-%M-%S")
         planned = plan_job(request, versions, job_id=job_id, job_name=job_name, choices=choices)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from store.accounts import ApiKey, Membership, Organization, User
+from store.agents import AgentRevision
 from store.budgets import OrganizationBudget, PlatformStop, UserCredits
 from store.datasets import Dataset, DatasetImport, DatasetTask, DatasetVersion, UploadSession
 from store.hosts import BoxLease, Host
@@ -15,6 +16,7 @@ from store.spend import GatewayCall
 from store.trials import Archive, StreamChunk, TraceEvent, Trial, TrialFile
 
 __all__ = [
+    "AgentRevision",
     "ApiKey",
     "Archive",
     "BoxLease",
