@@ -132,9 +132,13 @@ class LineParser:
         return chunk("agent_message_chunk", text, **also)
 
 
-def chunk(kind: str, text: str, **also: Any) -> TraceEvent:
-    """A `user_message_chunk`, `agent_message_chunk` or `agent_thought_chunk`."""
-    return update_event(kind, {"content": {"type": "text", "text": text}}, **also)
+def chunk(kind: str, text: str, *, is_delta: bool = False, **also: Any) -> TraceEvent:
+    """A `user_message_chunk`, `agent_message_chunk` or `agent_thought_chunk`.
+
+    A delta goes on with the message before it; other chunks are whole.
+    """
+    said: dict[str, Any] = {"content": {"type": "text", "text": text}}
+    return update_event(kind, {**said, "delta": True} if is_delta else said, **also)
 
 
 def update_event(

@@ -56,7 +56,7 @@ class GeminiParser(LineParser):
         text = word(record, "content")
         if word(record, "role") == "assistant":
             before = self.report.final_text or "" if self.is_message_open else ""
-            yield self.say(text, at=at)
+            yield self.say(text, at=at, is_delta=record.get("delta") is True)
             self.report.final_text = before + text
             self.is_message_open = True
         elif self.has_prompt:

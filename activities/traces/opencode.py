@@ -36,7 +36,8 @@ class OpencodeParser(LineParser):
     def read(self, record: Record) -> Iterable[TraceEvent]:
         part = member(record, "part")
         self.report.session_id = self.report.session_id or word(record, "sessionID") or None
-        also = {"at": timestamp(record.get("timestamp")), "message_id": word(part, "messageID") or None}
+        at, turn = timestamp(record.get("timestamp")), word(part, "messageID") or None
+        also: dict[str, Any] = {"at": at, "message_id": turn}
         match word(record, "type"):
             case "text" if word(part, "text"):
                 return [self.say(word(part, "text"), **also)]
