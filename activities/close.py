@@ -13,9 +13,10 @@ from activities.agent import STREAMS as AGENT_STREAMS
 from activities.capture import Capture
 from activities.failures import current_phase, is_transient
 from activities.heartbeats import heartbeats
-from activities.metering import final_spend, tokens_of
+from activities.metering import final_spend, lane_of, usage_reading
 from activities.sandboxes.base import Box, SandboxProvider
 from activities.signatures import CLOSE_TRIAL, SETTLE_TRIAL, CloseInput, Settled
+from activities.traces.gateway import write_gateway_lines
 from activities.trial_context import Hands, box_tag, fence_of
 from activities.verifier import STREAMS as VERIFIER_STREAMS
 from domain.causes import Cause
@@ -24,13 +25,15 @@ from domain.outcomes import (
     NOTHING_SPENT,
     VERIFIER_TAIL_CHARS,
     AttemptEnd,
-    LaneSpend,
     agent_result,
     exception_of,
     judge_result,
     outcome_of,
 )
+from domain.stats import LaneReading
 from domain.vocabulary import AttemptPhase
+from store.attempt_spend import attempt_spend
+from store.database import now
 from store.fences import Fence, Fenced
 from store.hosts import mark_ending, mark_gone, release_room
 from store.keys import KeyRole, has_key, revoke_keys
@@ -79,6 +82,7 @@ class CloseTrial:
                 "judge_result": judge_result(end),
                 "live_spent_usd": None,
                 "live_spend_at": None,
+                "usage": await self._usage(close),
             },
             failed_phase=_phase(close),
         )
@@ -109,12 +113,18 @@ class CloseTrial:
             judge=await self._lane(close, "judge"),
         )
 
-    async def _lane(self, close: CloseInput, role: KeyRole) -> LaneSpend | None:
+    async def _lane(self, close: CloseInput, role: KeyRole) -> LaneReading | None:
         """What a role of the attempt spent; None when it was given no key."""
         if not await has_key(self._hands.db, close.trial_id, close.attempt_number, role):
             return None
-        spend = await final_spend(self._hands.db, close.trial_id, close.attempt_number, role)
-        return LaneSpend(tokens=tokens_of(spend), cost_nanos=spend.measured_nanos, source=spend.source)
+        return lane_of(await final_spend(self._hands.db, close.trial_id, close.attempt_number, role))
+
+    async def _usage(self, close: CloseInput) -> dict[str, Any] | None:
+        """UsageReading of an agent that had a key: provisional unless every call was measured."""
+        if not await has_key(self._hands.db, close.trial_id, close.attempt_number, "agent"):
+            return None
+        spend = await attempt_spend(self._hands.db, close.trial_id, close.attempt_number, "agent")
+        return usage_reading(spend, now())
 
     async def _rewards(self, close: CloseInput) -> dict[str, float] | None:
         pool = await self._hands.db.pool()
@@ -148,6 +158,8 @@ class CloseTrial:
         await capture.keep_stream(AGENT_STREAMS["out"], f"agent/{capture.context.harness.stdout_file}")
         await capture.keep_stream(AGENT_STREAMS["err"], "agent/stderr.log")
         output = await capture.keep_stream(VERIFIER_STREAMS["out"], "verifier/test-stdout.txt")
+        if end.spend is not None:
+            await write_gateway_lines(self._hands.db, fence_of(close, AttemptPhase.PERSIST))
         await capture.register()
         tail = output[-4 * VERIFIER_TAIL_CHARS :].decode(errors="replace")
         end = end.model_copy(update={"verifier_tail": tail})

@@ -14,7 +14,8 @@ from activities.failures import is_transient
 from domain.causes import ModelFacts
 from domain.events import SpendReading, TrialName, trial_spend
 from domain.money import usd_of_nanos
-from domain.stats import TokenCounts
+from domain.stats import LaneReading, TokenCounts
+from domain.vocabulary import SpendSource
 from store.attempt_spend import AttemptSpend, attempt_spend
 from store.database import Database, now
 from store.fences import Fence
@@ -59,7 +60,7 @@ async def _tell(db: Database, fence: Fence, name: TrialName, spend: AttemptSpend
     members = {
         "live_spent_usd": usd_of_nanos(spend.measured_nanos),
         "live_spend_at": iso(at),
-        "usage": usage_reading(spend, at, is_provisional=True),
+        "usage": usage_reading(spend, at) | {"provisional": True},
     }
     event = trial_spend(
         name, SpendReading(live_spent_nanos=spend.measured_nanos, **tokens_of(spend).model_dump())
@@ -76,10 +77,15 @@ def tokens_of(spend: AttemptSpend) -> TokenCounts:
     )
 
 
-def usage_reading(spend: AttemptSpend, at: datetime, *, is_provisional: bool) -> dict[str, Any]:
-    """UsageReading of contract 3.8."""
+def lane_of(spend: AttemptSpend) -> LaneReading:
+    """A lane as a settle states it."""
+    return LaneReading(tokens=tokens_of(spend), cost_nanos=spend.measured_nanos, source=spend.source)
+
+
+def usage_reading(spend: AttemptSpend, at: datetime) -> dict[str, Any]:
+    """UsageReading of contract 3.8: provisional unless every call was measured."""
     return {
-        "provisional": is_provisional,
+        "provisional": spend.source is not SpendSource.MEASURED,
         "spent_usd": usd_of_nanos(spend.measured_nanos),
         "input_tokens": spend.usage.prompt_tokens,
         "cached_input_tokens": spend.usage.cached_input_tokens,

@@ -34,6 +34,7 @@ from activities.npm_registry import NpmRegistry
 from activities.open_box import OpenBox
 from activities.packages import TaskPackages
 from activities.prepare import Prepare
+from activities.refining import refine_settled_spend
 from activities.settings import WorkerSettings
 from activities.trial_context import Hands
 from activities.verifier import RunVerifier
@@ -100,6 +101,7 @@ async def run_worker(settings: WorkerSettings, side: WorkflowSide, on_ready: Cal
     )
     lease = asyncio.create_task(keep_lease(db, settings, host))
     sweeping = asyncio.create_task(end_leftovers(db, settings.host_id, host))
+    refining = asyncio.create_task(refine_settled_spend(db))
     try:
         async with AsyncExitStack() as stack:
             for worker in make_workers(client, settings, hands, side):
@@ -111,6 +113,7 @@ async def run_worker(settings: WorkerSettings, side: WorkflowSide, on_ready: Cal
     finally:
         lease.cancel()
         sweeping.cancel()
+        refining.cancel()
         for provider in host.providers.values():
             await provider.close()
         await db.close()

@@ -10,23 +10,13 @@ from pydantic import BaseModel, ConfigDict
 
 from domain.causes import CONSEQUENCES, Cause
 from domain.money import usd_of_nanos
-from domain.stats import TokenCounts, TrialOutcome, primary_reward
+from domain.stats import LaneReading, TokenCounts, TrialOutcome, primary_reward
 from domain.vocabulary import ExceptionType, SpendSource, TrialStatus
 
 VERIFIER_TAIL_CHARS = 4000  # contract 5: "Verifier tail in exception"
 
 
-class LaneSpend(BaseModel):
-    """What one lane of an attempt (its agent, its judge) came to. `cost_nanos` is the measured part."""
-
-    model_config = ConfigDict(frozen=True)
-
-    tokens: TokenCounts
-    cost_nanos: int
-    source: SpendSource
-
-
-NOTHING_SPENT = LaneSpend(
+NOTHING_SPENT = LaneReading(
     tokens=TokenCounts(n_input_tokens=0, n_cache_tokens=0, n_output_tokens=0),
     cost_nanos=0,
     source=SpendSource.MEASURED,
@@ -57,8 +47,8 @@ class AttemptEnd(BaseModel):
     is_budget: bool = False
     cause: Cause | None = None
     agent_message: str | None = None
-    spend: LaneSpend | None = None
-    judge: LaneSpend | None = None
+    spend: LaneReading | None = None
+    judge: LaneReading | None = None
 
 
 def exception_of(end: AttemptEnd) -> tuple[ExceptionType, str] | None:

@@ -30,6 +30,16 @@ class TokenCounts(BaseModel):
     n_output_tokens: int | None = None
 
 
+class LaneReading(BaseModel):
+    """What one lane of an attempt (its agent, its judge) came to. `cost_nanos` is the measured part."""
+
+    model_config = ConfigDict(frozen=True)
+
+    tokens: TokenCounts
+    cost_nanos: int
+    source: SpendSource
+
+
 class TrialOutcome(BaseModel):
     """What a settle says about one attempt number.
 
@@ -84,6 +94,24 @@ class JobTotals(BaseModel):
             n_unmeasured_judge_trials=(
                 self.n_unmeasured_judge_trials + _is_unmeasured(outcome.judge_spend_source)
             ),
+        )
+
+    def refine(self, before: LaneReading, after: LaneReading) -> JobTotals:
+        """With what the meter found after the settle: a call under way then was measured since."""
+        gained = after.cost_nanos - before.cost_nanos
+        return self.model_copy(
+            update={
+                "cost_nanos": (self.cost_nanos or 0) + gained,
+                "n_unmeasured_trials": self.n_unmeasured_trials
+                + _is_unmeasured(after.source)
+                - _is_unmeasured(before.source),
+                **{
+                    name: (getattr(self, name) or 0)
+                    + (getattr(after.tokens, name) or 0)
+                    - (getattr(before.tokens, name) or 0)
+                    for name in TokenCounts.model_fields
+                },
+            }
         )
 
     def unsettle(self, outcome: TrialOutcome) -> JobTotals:

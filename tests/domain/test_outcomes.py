@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from domain.causes import CONSEQUENCES, Cause
-from domain.outcomes import NOTHING_SPENT, AttemptEnd, LaneSpend, agent_result, exception_of, outcome_of
-from domain.stats import TokenCounts
+from domain.outcomes import NOTHING_SPENT, AttemptEnd, agent_result, exception_of, outcome_of
+from domain.stats import LaneReading, TokenCounts
 from domain.vocabulary import SpendSource, TrialStatus
 
-SPENT = LaneSpend(
+SPENT = LaneReading(
     tokens=TokenCounts(n_input_tokens=1_000, n_cache_tokens=400, n_output_tokens=50),
     cost_nanos=12_345_678,
     source=SpendSource.MEASURED,
