@@ -44,7 +44,8 @@ async def stated(db: Database) -> tuple[float, str, int, float]:
     assert trial["status"] == "SCORED"
     result = trial["result"]
     agent = result["agent_result"]
-    return nanos_of_usd(agent["cost_usd"]), result["spend_source"], agent["n_input_tokens"], totals["cost_nanos"]
+    cost_nanos = nanos_of_usd(agent["cost_usd"])
+    return cost_nanos, result["spend_source"], agent["n_input_tokens"], totals["cost_nanos"]
 
 
 async def test_the_floor_becomes_the_measure(db: Database) -> None:
