@@ -1,66 +1,97 @@
-"""The gateway process: the one door from boxes to models, on a loopback port and a unix socket for relays.
-
-No virtual key exists before keys are minted, so every model call is refused, in its protocol's shape.
-"""
+"""The gateway process: the one door from boxes to models, on a loopback port and a unix socket for relays."""
 
 from __future__ import annotations
 
 import asyncio
 import signal
+import tempfile
+from collections.abc import AsyncGenerator
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
 import structlog
 from aiohttp import web
 
-from gateway.protocols import protocol_of, refusal
+from gateway.app import Gateway
+from gateway.catalog import Catalog
+from gateway.forward import Forwarder
+from gateway.ledger import Ledger
+from gateway.scripted.script import load_scripts, script_prices
+from gateway.scripted.server import ScriptedUpstream
 from gateway.settings import GatewaySettings
+from gateway.upstreams import upstreams
+from store.database import Database, now
+from store.server_secret import ServerSecret
 
 log = structlog.get_logger()
 
-# What is being answered at a stop may end; a relay holds what comes later.
+# What is being answered at a stop may end; what does not is booked at its hold. A relay holds what comes
+# later.
 SHUTDOWN_TIMEOUT_SEC = 5.0
 
 
-def make_app() -> web.Application:
-    """The routes."""
-    app = web.Application()
-    app.router.add_get("/healthz", _answer_health)
-    app.router.add_route("*", "/{path:.*}", _refuse)
-    return app
-
-
 async def run_gateway(settings: GatewaySettings) -> None:
-    """Serve until SIGTERM or SIGINT. Raises `OSError` when the port is taken."""
+    """Serve until SIGTERM or SIGINT. Raises `OSError` when the port is taken, `EvolveError` for settings
+    that cannot be used."""
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
-    runner = web.AppRunner(make_app(), access_log=None, shutdown_timeout=SHUTDOWN_TIMEOUT_SEC)
-    await runner.setup()
-    try:
-        # The port first: a second gateway fails there, before it could take the socket from the first.
-        await web.TCPSite(runner, settings.gateway_host, settings.gateway_port).start()
-        prepare_socket(settings.gateway_socket)
-        await web.UnixSite(runner, settings.gateway_socket).start()
-        settings.gateway_socket.chmod(0o600)
+    async with serving(settings):
         log.info("gateway ready", port=settings.gateway_port, socket=str(settings.gateway_socket))
         await stop.wait()
-    finally:
-        await runner.cleanup()
+
+
+@asynccontextmanager
+async def serving(settings: GatewaySettings) -> AsyncGenerator[Gateway]:
+    """The gateway, answering on its port and its socket while in the context."""
+    started_at = now()
+    async with opened(settings) as gateway:
+        runner = await gateway.runner(SHUTDOWN_TIMEOUT_SEC)
+        try:
+            # The port first: a second gateway fails there, before it could take the socket from the first
+            # or book the first's calls.
+            await web.TCPSite(runner, settings.gateway_host, settings.gateway_port).start()
+            await gateway.ledger.book_left_holds(started_at)
+            prepare_socket(settings.gateway_socket)
+            await web.UnixSite(runner, settings.gateway_socket).start()
+            settings.gateway_socket.chmod(0o600)
+            yield gateway
+        finally:
+            await runner.cleanup()
+
+
+@asynccontextmanager
+async def opened(settings: GatewaySettings) -> AsyncGenerator[Gateway]:
+    """The gateway's parts, not yet listening. Raises `EvolveError` for settings that cannot be used."""
+    secret = ServerSecret.of(settings)
+    async with AsyncExitStack() as stack:
+        db = Database(settings.database_url.get_secret_value())
+        stack.push_async_callback(db.close)
+        scripts = {} if settings.scripted_upstream is None else load_scripts(settings.scripted_upstream)
+        socket = await _serve_scripts(stack, ScriptedUpstream(scripts)) if scripts else None
+        catalog = Catalog(
+            db,
+            secret,
+            upstreams(settings.upstreams, socket),
+            settings.provider_keys(),
+            script_prices(scripts),
+        )
+        ledger = Ledger(db, secret, settings.gateway_id)
+        stack.push_async_callback(ledger.close)
+        forwarder = Forwarder()
+        stack.push_async_callback(forwarder.close)
+        yield Gateway(ledger, catalog, forwarder)
+
+
+async def _serve_scripts(stack: AsyncExitStack, scripted: ScriptedUpstream) -> Path:
+    """On a socket in a directory that nobody else enters; boxes get the gateway's own socket only."""
+    directory = stack.enter_context(tempfile.TemporaryDirectory(prefix="evolve-scripted-"))
+    socket = Path(directory) / "scripted.sock"
+    await stack.enter_async_context(scripted.serving(socket))
+    return socket
 
 
 def prepare_socket(path: Path) -> None:
     """A directory that only we enter, and no socket of an earlier gateway in it."""
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     path.unlink(missing_ok=True)
-
-
-async def _answer_health(_request: web.Request) -> web.Response:
-    return web.json_response({"status": "ok"})
-
-
-async def _refuse(request: web.Request) -> web.Response:
-    protocol = protocol_of(request.path, request.headers)
-    if protocol is None:
-        return web.json_response(refusal("openai", f"no route {request.path}"), status=404)
-    log.info("refused", protocol=protocol, path=request.path, reason="no such key")
-    return web.json_response(refusal(protocol, "no such key"), status=401)

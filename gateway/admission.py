@@ -1,0 +1,117 @@
+"""Admission: what a key may ask for, what of it is changed, and the most that it can cost."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from domain.prices import ModelPrice, worst_case_nanos
+from gateway.bounds import ModelLimits, limit_output, prompt_bound
+from gateway.denials import Denial
+from gateway.json_text import JsonObject
+from gateway.policy import apply_policy
+from gateway.protocols import Dialect, Wanted
+from gateway.upstreams import Upstream
+from store.keys import GrantedModel, KeyGrant
+
+# An `anthropic-beta` that lets a prompt be longer than the book's window.
+_WIDER_WINDOW = "context-1m"
+
+
+@dataclass(frozen=True)
+class Target:
+    """Where a call goes, and at what price."""
+
+    model: GrantedModel
+    upstream: Upstream
+    price: ModelPrice
+
+
+@dataclass(frozen=True)
+class Admissible:
+    """A request that may be asked once its hold is reserved. `hides_usage`: usage was asked for by us, and
+    the client that did not must not see the chunk with it. `price` is of the service that is asked for."""
+
+    body: bytes
+    hold_nanos: int
+    price: ModelPrice
+    adjustments: tuple[str, ...]
+    is_stream: bool
+    hides_usage: bool = False
+
+
+def granted_model(grant: KeyGrant, wanted: Wanted, body: JsonObject) -> GrantedModel:
+    """The model that is asked for, by its exact id. Raises `Denial`."""
+    name = wanted.model if wanted.protocol == "gemini" else body.values.get("model")
+    if not isinstance(name, str):
+        raise Denial("invalid", "model must be a string")
+    model = grant.model(name)
+    if model is None:
+        raise Denial("no_model", f"The model `{name[:200]}` does not exist or this key may not use it")
+    return model
+
+
+def admissible(wanted: Wanted, target: Target, body: JsonObject, beta: str) -> Admissible:
+    """The body as it goes upstream, with its hold. `beta` is the `anthropic-beta` header. Raises `Denial`."""
+    dialect = wanted.dialect
+    n_bytes = len(body.encode())
+    adjustments = apply_policy(dialect, body)
+    is_stream = _is_stream(wanted, body)
+    limits = ModelLimits(
+        window=target.price.max_input_tokens,
+        max_output=target.price.max_output_tokens,
+        image_tokens=target.upstream.image_tokens,
+        is_window_wider=_WIDER_WINDOW in beta,
+    )
+    price = _of_service(target.price, body)
+    tokens_in = prompt_bound(dialect, body, n_bytes, limits)
+    tokens_out = 0
+    if dialect != "embeddings":
+        limit, changes = limit_output(dialect, body, limits, target.upstream.max_tokens_name)
+        tokens_out = limit + target.upstream.reasoning_beside_limit
+        adjustments += changes
+    hides_usage = dialect == "chat" and is_stream and _ask_for_usage(body)
+    name_model(dialect, target.model, body)
+    return Admissible(
+        body=body.encode(),
+        # The service that is asked for is not always the one that is given.
+        hold_nanos=max(worst_case_nanos(each, tokens_in, tokens_out) for each in (price, target.price)),
+        price=price,
+        adjustments=tuple(adjustments),
+        is_stream=is_stream,
+        hides_usage=hides_usage,
+    )
+
+
+def name_model(dialect: Dialect, model: GrantedModel, body: JsonObject) -> None:
+    """Name the model as its provider does; Gemini's is in the path, and the body's would only contradict."""
+    if dialect == "gemini":
+        if "model" in body.values:
+            body.drop("model")
+    elif model.upstream_model != model.name:
+        body.set(("model",), model.upstream_model)
+
+
+def _of_service(price: ModelPrice, body: JsonObject) -> ModelPrice:
+    service = body.values.get("service_tier")
+    found = price.of_service(service) if service is None or isinstance(service, str) else None
+    if found is None:
+        raise Denial("no_price", f"service_tier {str(service)[:40]!r} of {price.model} has no known price")
+    return found
+
+
+def _is_stream(wanted: Wanted, body: JsonObject) -> bool:
+    if wanted.dialect == "gemini":
+        return wanted.verb == "streamGenerateContent"
+    stream = body.values.get("stream")
+    if stream is not None and not isinstance(stream, bool):
+        raise Denial("invalid", "stream must be true or false")
+    return bool(stream)
+
+
+def _ask_for_usage(body: JsonObject) -> bool:
+    """A chat stream tells its usage only when asked. Whether the client had not asked."""
+    options = body.values.get("stream_options")
+    if isinstance(options, dict) and options.get("include_usage") is True:  # pyright: ignore[reportUnknownMemberType]
+        return False
+    body.set(("stream_options", "include_usage"), True)
+    return True

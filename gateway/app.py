@@ -1,0 +1,134 @@
+"""The door: who is asking, what for, and to whom that goes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import structlog
+from aiohttp import web
+
+from gateway.admission import Target, admissible, granted_model, name_model
+from gateway.bounds import estimate_tokens
+from gateway.calls import OpenCall, new_call
+from gateway.catalog import Catalog
+from gateway.denials import Denial, Protocol
+from gateway.forward import Forwarder, Outgoing
+from gateway.headers import presented_key, request_headers, upstream_query
+from gateway.json_text import BadJson, JsonObject
+from gateway.ledger import Ledger
+from gateway.models_list import list_models, one_model
+from gateway.policy import apply_policy
+from gateway.protocols import Wanted, protocol_of, wanted
+from store.keys import GrantedModel, KeyGrant
+
+log = structlog.get_logger()
+
+MAX_BODY_BYTES = 32 * 1024 * 1024
+
+
+@dataclass(frozen=True)
+class Gateway:
+    """The parts that answer a request."""
+
+    ledger: Ledger
+    catalog: Catalog
+    forwarder: Forwarder
+
+    async def runner(self, shutdown_timeout_sec: float) -> web.AppRunner:
+        """Set up, without a site. Its handlers outlive their clients: they read on what is billed anyway."""
+        runner = web.AppRunner(
+            self._app(),
+            access_log=None,
+            handler_cancellation=False,
+            shutdown_timeout=shutdown_timeout_sec,
+        )
+        await runner.setup()
+        return runner
+
+    def _app(self) -> web.Application:
+        app = web.Application(client_max_size=MAX_BODY_BYTES)
+        app.router.add_get("/healthz", _answer_health)
+        app.router.add_get("/", _answer_root)  # claude asks for it before its first call
+        app.router.add_route("*", "/{path:.*}", self.answer)
+        return app
+
+    async def answer(self, request: web.Request) -> web.StreamResponse:
+        """Any request of a protocol; a refusal is in that protocol's shape."""
+        protocol: Protocol = protocol_of(request.path, request.headers) or "openai"
+        try:
+            return await self._answer(request)
+        except Denial as denial:
+            log.info("refused", protocol=protocol, path=request.path, reason=denial.kind)
+            return denial.response(protocol)
+        except web.HTTPRequestEntityTooLarge:
+            return Denial("too_large", f"a request has at most {MAX_BODY_BYTES} bytes").response(protocol)
+
+    async def _answer(self, request: web.Request) -> web.StreamResponse:
+        asked = wanted(request.method, request.raw_path, request.headers)
+        grant = await self.ledger.find(presented_key(request))
+        if asked.action == "models":
+            return web.json_response(list_models(asked.protocol, grant))
+        if asked.action == "model":
+            return web.json_response(one_model(asked.protocol, grant, asked.model or ""))
+        try:
+            body = JsonObject.of_bytes(await request.read())
+        except BadJson as error:
+            raise Denial("invalid", str(error)) from None
+        model = granted_model(grant, asked, body)
+        if asked.action == "count":
+            return await self._count(request, asked, grant, model, body)
+        return await self._call(request, asked, grant, model, body)
+
+    async def _call(
+        self, request: web.Request, asked: Wanted, grant: KeyGrant, model: GrantedModel, body: JsonObject
+    ) -> web.StreamResponse:
+        upstream = self.catalog.upstream(model, asked.dialect)
+        target = Target(model, upstream, await self.catalog.price(model))
+        admitted = admissible(asked, target, body, request.headers.get("anthropic-beta", ""))
+        key = await self.catalog.provider_key(upstream, grant)
+        row = new_call(self.ledger, grant, asked.dialect, target, admitted)
+        await self.ledger.reserve(row)
+        outgoing = Outgoing(
+            url=upstream.url(asked.dialect, model.upstream_model, asked.verb),
+            query=upstream_query(request),
+            headers=request_headers(request.headers, upstream, upstream.auth_headers(key)),
+            body=admitted.body,
+            dialect=asked.dialect,
+            socket=upstream.socket,
+            provider_key=key,
+            hides_usage=admitted.hides_usage,
+        )
+        call = OpenCall(self.ledger, row, grant, admitted.price)
+        return await self.forwarder.answer(request, call, outgoing)
+
+    async def _count(
+        self, request: web.Request, asked: Wanted, grant: KeyGrant, model: GrantedModel, body: JsonObject
+    ) -> web.Response:
+        """Free where the provider counts; elsewhere an estimate, the same each time."""
+        upstream = self.catalog.upstreams.get(model.provider)
+        if upstream is None or not upstream.counts_tokens:
+            n_tokens = estimate_tokens(body.n_chars)
+            name = "totalTokens" if asked.protocol == "gemini" else "input_tokens"
+            return web.json_response({name: n_tokens})
+        apply_policy(asked.dialect, body)
+        name_model(asked.dialect, model, body)
+        key = await self.catalog.provider_key(upstream, grant)
+        return await self.forwarder.count(
+            Outgoing(
+                url=upstream.count_url(asked.dialect, model.upstream_model),
+                query=upstream_query(request),
+                headers=request_headers(request.headers, upstream, upstream.auth_headers(key)),
+                body=body.encode(),
+                dialect=asked.dialect,
+                socket=upstream.socket,
+                provider_key=key,
+            )
+        )
+
+
+async def _answer_health(_request: web.Request) -> web.Response:
+    return web.json_response({"status": "ok"})
+
+
+async def _answer_root(_request: web.Request) -> web.Response:
+    return web.Response(text="evolve gateway\n")

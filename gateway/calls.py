@@ -1,0 +1,147 @@
+"""One admitted call: from its reservation to its end, which is booked exactly once."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from uuid import uuid4
+
+import structlog
+
+from domain.money import nanos_of_usd
+from domain.prices import ModelPrice, cost_nanos
+from domain.usage import CallUsage
+from gateway.admission import Admissible, Target
+from gateway.ledger import Ledger
+from gateway.meter import Meter
+from gateway.protocols import Dialect
+from store.database import now
+from store.keys import KeyGrant
+from store.spend import CallEnd, EndStatus, NewCall
+
+log = structlog.get_logger()
+
+# Beyond this a reseller's own figure and ours are told to the operator.
+_DIFFERENCE = 0.02
+
+
+def new_call(
+    ledger: Ledger, grant: KeyGrant, dialect: Dialect, target: Target, admitted: Admissible
+) -> NewCall:
+    """The row that asks to be admitted."""
+    return NewCall(
+        call_id=uuid4().hex,
+        key_id=grant.key_id,
+        gateway_id=ledger.gateway_id,
+        protocol=dialect,
+        model=target.model.name,
+        provider=target.model.provider,
+        upstream_model=target.model.upstream_model,
+        hold_nanos=admitted.hold_nanos,
+        price_version=target.price.version,
+        started_at=now(),
+        adjustments=admitted.adjustments,
+    )
+
+
+@dataclass
+class OpenCall:
+    """A call whose hold is reserved. Its members are what is known of it so far."""
+
+    ledger: Ledger
+    row: NewCall
+    grant: KeyGrant
+    price: ModelPrice
+    meter: Meter | None = None
+    http_status: int | None = None
+    error_kind: str | None = None
+    first_byte_ms: int | None = None
+    is_client_gone: bool = False
+    is_upstream_cut: bool = False
+    _began: float = field(default_factory=time.monotonic)
+    _is_ended: bool = False
+
+    def note_first_byte(self) -> None:
+        if self.first_byte_ms is None:
+            self.first_byte_ms = round((time.monotonic() - self._began) * 1000)
+
+    async def end_unused(self, status: EndStatus, error_kind: str) -> None:
+        """The provider did nothing, which costs nothing."""
+        self.error_kind = error_kind
+        await self._settle(self._end(status))
+
+    async def end_metered(self) -> None:
+        """By what the meter saw; without a usage that is final the whole hold is booked."""
+        await self._settle(self._metered_end())
+
+    def end_cancelled(self, error_kind: str) -> None:
+        """As `end_metered`, of a handler that is being cancelled and cannot wait."""
+        if self._is_ended:
+            return
+        self.is_upstream_cut = True
+        self.error_kind = self.error_kind or error_kind
+        end = self._metered_end()
+        self._note_end(end)
+        self.ledger.settle_soon(self.row, end)
+
+    def _metered_end(self) -> CallEnd:
+        usage = None if self.meter is None else self.meter.usage(is_cut=self.is_upstream_cut)
+        if self.meter is not None:
+            self.error_kind = self.meter.error_kind or self.error_kind
+        if usage is None:
+            self.error_kind = self.error_kind or "usage_missing"
+            return self._end("held")
+        return self._end("measured", usage, self._cost(usage))
+
+    def _cost(self, usage: CallUsage) -> int:
+        """By the service that was given. A reseller's own figure is what is billed."""
+        meter = self.meter
+        price = self.price if meter is None else self.price.of_service(meter.service) or self.price
+        cost = cost_nanos(price, usage)
+        if meter is None or meter.reported_usd is None or self.row.provider != "openrouter":
+            return cost
+        reported = nanos_of_usd(meter.reported_usd)
+        if abs(reported - cost) > _DIFFERENCE * max(reported, cost):
+            log.warning("price differs", model=self.row.upstream_model, ours=cost, reported=reported)
+        return reported
+
+    def _end(self, status: EndStatus, usage: CallUsage | None = None, cost: int | None = None) -> CallEnd:
+        return CallEnd(
+            status=status,
+            ended_at=now(),
+            usage=usage,
+            cost_nanos=cost,
+            http_status=self.http_status,
+            error_kind=self.error_kind,
+            first_byte_ms=self.first_byte_ms,
+            is_client_gone=self.is_client_gone,
+            is_upstream_cut=self.is_upstream_cut,
+        )
+
+    async def _settle(self, end: CallEnd) -> None:
+        if not self._is_ended:
+            self._note_end(end)
+            await self.ledger.settle(self.row, end)
+
+    def _note_end(self, end: CallEnd) -> None:
+        self._is_ended = True
+        if end.cost_nanos is not None and end.cost_nanos > self.row.hold_nanos:
+            log.error("call cost more than it held", call=self.row.call_id, model=self.row.upstream_model)
+        log.info(
+            "call",
+            call=self.row.call_id,
+            trial=self.grant.trial_id,
+            attempt_number=self.grant.attempt_number,
+            role=self.grant.role,
+            protocol=self.row.protocol,
+            model=self.row.upstream_model,
+            provider=self.row.provider,
+            status=end.status,
+            http_status=end.http_status,
+            cost_nanos=end.cost_nanos,
+            hold_nanos=self.row.hold_nanos,
+            error_kind=end.error_kind,
+            first_byte_ms=end.first_byte_ms,
+            is_client_gone=end.is_client_gone,
+            is_upstream_cut=end.is_upstream_cut,
+        )

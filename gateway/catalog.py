@@ -1,0 +1,75 @@
+"""What the gateway knows of models: whose they are, what they cost, and with which key they are asked."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from pydantic import SecretStr
+
+from domain.models import SCRIPTED
+from domain.prices import ModelPrice, PriceBook
+from gateway.denials import Denial
+from gateway.ledger import answering
+from gateway.protocols import Dialect
+from gateway.upstreams import Upstream
+from store.database import Database
+from store.keys import GrantedModel, KeyGrant
+from store.prices import current_prices
+from store.provider_keys import provider_key
+from store.server_secret import ServerSecret
+
+# An operator's new price counts from then on.
+PRICES_AGE_SEC = 5.0
+
+
+@dataclass
+class Catalog:
+    """`scripted_prices` are those of the scripted upstream's models, `keys` the environment's own."""
+
+    db: Database
+    secret: ServerSecret
+    upstreams: Mapping[str, Upstream]
+    keys: Mapping[str, SecretStr]
+    scripted_prices: Mapping[str, ModelPrice] = field(default_factory=lambda: dict[str, ModelPrice]())
+    _book: PriceBook | None = None
+    _read_at: float = 0.0
+
+    def upstream(self, model: GrantedModel, dialect: Dialect) -> Upstream:
+        """Who answers a call. Raises `Denial` for one that nobody does."""
+        found = self.upstreams.get(model.provider)
+        if found is None:
+            raise Denial("no_model", f"{model.name}: the upstream {model.provider} is not set up here")
+        if not found.speaks(dialect):
+            raise Denial("no_pair", f"{model.name}: {model.provider} does not speak {dialect}")
+        return found
+
+    async def price(self, model: GrantedModel) -> ModelPrice:
+        """Raises `Denial`: what has no price is not called."""
+        if model.provider == SCRIPTED:
+            found = self.scripted_prices.get(model.upstream_model)
+        else:
+            async with answering():
+                found = (await self._prices()).price(model.provider, model.upstream_model)
+        if found is None:
+            raise Denial("no_price", f"{model.name}: the price of {model.upstream_model} is not known")
+        return found
+
+    async def provider_key(self, upstream: Upstream, grant: KeyGrant) -> str | None:
+        """The user's own key, else the operator's, else the environment's. Raises `Denial`."""
+        if upstream.auth == "none":
+            return None
+        async with answering():
+            key = await provider_key(self.db, self.secret, upstream.name, grant.owner_user_id)
+        if key is None and upstream.name in self.keys:
+            key = self.keys[upstream.name].get_secret_value()
+        if key is None:
+            raise Denial("no_provider_key", f"the gateway has no key of {upstream.name}")
+        return key
+
+    async def _prices(self) -> PriceBook:
+        if self._book is None or time.monotonic() - self._read_at > PRICES_AGE_SEC:
+            self._read_at = time.monotonic()
+            self._book = await current_prices(self.db)
+        return self._book

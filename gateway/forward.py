@@ -1,0 +1,271 @@
+"""Forwarding: bytes up, bytes down, and a meter beside them. One request is one request upstream.
+
+The handler reads the upstream at the client's pace. When the client is gone it reads on, for providers bill
+what they generate, until the usage is known or `DRAIN_SEC` have passed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import aiohttp
+import structlog
+from aiohttp import HttpVersion11, web
+
+from gateway.calls import OpenCall
+from gateway.denials import Denial
+from gateway.headers import response_headers
+from gateway.meter import MAX_WHOLE_BYTES, Meter
+from gateway.protocols import Dialect
+from gateway.usage_chunk import UsageChunkFilter
+
+log = structlog.get_logger()
+
+CONNECT_TIMEOUT_SEC = 10.0
+READ_TIMEOUT_SEC = 600.0
+# A client that holds its connection and reads nothing is as good as gone.
+WRITE_TIMEOUT_SEC = 600.0
+DRAIN_SEC = 120.0
+MAX_DRAINS = 256
+MAX_ERROR_BYTES = 1024 * 1024
+
+
+@dataclass(frozen=True)
+class Outgoing:
+    """A request as it goes upstream. `provider_key` is only for keeping it out of what comes back."""
+
+    url: str
+    query: Mapping[str, str]
+    headers: Mapping[str, str]
+    body: bytes
+    dialect: Dialect
+    socket: Path | None
+    provider_key: str | None
+    hides_usage: bool = False
+
+
+class Forwarder:
+    """The connections to upstreams, kept for all requests. Use as an async context manager."""
+
+    def __init__(self) -> None:
+        self._sessions: dict[Path | None, aiohttp.ClientSession] = {}
+        self._n_drains = 0
+
+    async def close(self) -> None:
+        for session in self._sessions.values():
+            await session.close()
+
+    async def ask(self, outgoing: Outgoing) -> aiohttp.ClientResponse:
+        """The upstream's answer, its body unread. Raises what aiohttp does."""
+        return await self._session(outgoing.socket).post(
+            outgoing.url,
+            params=outgoing.query,
+            headers=outgoing.headers,
+            data=outgoing.body,
+            allow_redirects=False,
+        )
+
+    async def answer(self, request: web.Request, call: OpenCall, outgoing: Outgoing) -> web.StreamResponse:
+        """Ask, relay, and book the end. Raises `Denial` when there is nothing to relay, its end booked."""
+        try:
+            return await self._answer(request, call, outgoing)
+        finally:
+            # Reached with the call unended only when this handler is cancelled or breaks.
+            call.end_cancelled("gateway_stopped")
+
+    async def count(self, outgoing: Outgoing) -> web.Response:
+        """A count of tokens: free, so there is nothing to hold. Raises `Denial`."""
+        try:
+            async with await self.ask(outgoing) as upstream:
+                if upstream.status in (401, 403):
+                    raise Denial("upstream_auth", "the gateway's own access to the provider was refused")
+                body = await upstream.content.read(MAX_ERROR_BYTES)
+                headers = _without_secret(upstream, outgoing.provider_key)
+                return web.Response(status=upstream.status, body=_scrubbed(body, outgoing), headers=headers)
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            raise Denial("upstream_unreachable", f"the provider did not answer ({_told(error)})") from None
+
+    async def _answer(self, request: web.Request, call: OpenCall, outgoing: Outgoing) -> web.StreamResponse:
+        try:
+            upstream = await self.ask(outgoing)
+        except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as error:
+            await call.end_unused("failed", "connect")
+            raise Denial("upstream_unreachable", f"the provider cannot be reached ({_told(error)})") from None
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            # The request may have arrived: nobody knows what was done with it.
+            call.is_upstream_cut = True
+            call.error_kind = "timeout" if isinstance(error, TimeoutError) else "cut_before_answer"
+            await call.end_metered()
+            kind = "upstream_timeout" if isinstance(error, TimeoutError) else "upstream_cut"
+            raise Denial(kind, f"the provider did not answer ({_told(error)})") from None
+        async with upstream:
+            call.http_status = upstream.status
+            if upstream.status != 200:
+                return await self._relay_error(call, outgoing, upstream)
+            is_stream = upstream.content_type == "text/event-stream"
+            call.meter = Meter(outgoing.dialect, is_stream=is_stream)
+            if is_stream or "content-length" not in upstream.headers:
+                return await self._relay_stream(request, call, outgoing, upstream)
+            return await self._relay_whole(request, call, upstream)
+
+    async def _relay_error(
+        self, call: OpenCall, outgoing: Outgoing, upstream: aiohttp.ClientResponse
+    ) -> web.Response:
+        """The provider's own error, but for one about our key. It did nothing, so it costs nothing."""
+        try:
+            body = await upstream.content.read(MAX_ERROR_BYTES)
+        except (aiohttp.ClientError, TimeoutError, OSError):
+            body = b""
+        await call.end_unused("refused_upstream", f"http_{upstream.status}")
+        if upstream.status in (401, 403):
+            log.error("provider refuses our key", provider=call.row.provider, http_status=upstream.status)
+            raise Denial("upstream_auth", "the gateway's own access to the provider was refused")
+        if upstream.status < 400:
+            raise Denial("upstream_unreachable", f"the provider answered with status {upstream.status}")
+        headers = _without_secret(upstream, outgoing.provider_key)
+        return web.Response(status=upstream.status, body=_scrubbed(body, outgoing), headers=headers)
+
+    async def _relay_whole(
+        self, request: web.Request, call: OpenCall, upstream: aiohttp.ClientResponse
+    ) -> web.StreamResponse:
+        """A document of known length is booked before it is passed on, so the next call finds it booked."""
+        meter = call.meter
+        assert meter is not None
+        parts: list[bytes] = []
+        size = 0
+        try:
+            async for chunk in upstream.content.iter_any():
+                call.note_first_byte()
+                meter.feed(chunk)
+                parts.append(chunk)
+                size += len(chunk)
+                if size > MAX_WHOLE_BYTES:
+                    raise aiohttp.ClientPayloadError("too long")
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            call.is_upstream_cut, call.error_kind = True, "cut"
+            await call.end_metered()
+            raise Denial("upstream_cut", f"the provider's answer broke off ({_told(error)})") from None
+        call.is_client_gone = _is_gone(request)
+        await call.end_metered()
+        return web.Response(status=200, body=b"".join(parts), headers=response_headers(upstream.headers))
+
+    async def _relay_stream(
+        self,
+        request: web.Request,
+        call: OpenCall,
+        outgoing: Outgoing,
+        upstream: aiohttp.ClientResponse,
+    ) -> web.StreamResponse:
+        response = web.StreamResponse(status=200, headers=response_headers(upstream.headers))
+        usage_filter = UsageChunkFilter() if outgoing.hides_usage else None
+        try:
+            await _send_head(request, call, response)
+            async for chunk in upstream.content.iter_any():
+                call.note_first_byte()
+                assert call.meter is not None
+                call.meter.feed(chunk)
+                shown = chunk if usage_filter is None else usage_filter.feed(chunk)
+                if not call.is_client_gone and shown:
+                    await _send(response, call, shown)
+                    if call.is_client_gone:
+                        break
+            if call.is_client_gone:
+                await self._drain(call, upstream)
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            call.is_upstream_cut = True
+            call.error_kind = "timeout" if isinstance(error, TimeoutError) else "cut"
+        if usage_filter is not None and not call.is_client_gone and (rest := usage_filter.end()):
+            await _send(response, call, rest)
+        await call.end_metered()
+        if call.is_upstream_cut or call.is_client_gone:
+            _break_off(request, call)
+        else:
+            await response.write_eof()
+        return response
+
+    async def _drain(self, call: OpenCall, upstream: aiohttp.ClientResponse) -> None:
+        """Read on without a client. Raises as reading does; `TimeoutError` after `DRAIN_SEC`."""
+        if self._n_drains >= MAX_DRAINS:
+            raise TimeoutError
+        self._n_drains += 1
+        try:
+            async with asyncio.timeout(DRAIN_SEC):
+                async for chunk in upstream.content.iter_any():
+                    assert call.meter is not None
+                    call.meter.feed(chunk)
+        finally:
+            self._n_drains -= 1
+
+    def _session(self, socket: Path | None) -> aiohttp.ClientSession:
+        session = self._sessions.get(socket)
+        if session is None:
+            connector = (
+                aiohttp.TCPConnector(limit=0)
+                if socket is None
+                else aiohttp.UnixConnector(path=str(socket), limit=0)
+            )
+            session = self._sessions[socket] = aiohttp.ClientSession(
+                connector=connector,
+                auto_decompress=False,
+                trust_env=False,
+                cookie_jar=aiohttp.DummyCookieJar(),
+                timeout=aiohttp.ClientTimeout(
+                    total=None,
+                    connect=CONNECT_TIMEOUT_SEC,
+                    sock_connect=CONNECT_TIMEOUT_SEC,
+                    sock_read=READ_TIMEOUT_SEC,
+                ),
+            )
+        return session
+
+
+async def _send_head(request: web.Request, call: OpenCall, response: web.StreamResponse) -> None:
+    try:
+        await response.prepare(request)
+    except OSError:
+        call.is_client_gone = True
+
+
+async def _send(response: web.StreamResponse, call: OpenCall, chunk: bytes) -> None:
+    """To the client, whose going away is no failure of the call."""
+    try:
+        async with asyncio.timeout(WRITE_TIMEOUT_SEC):
+            await response.write(chunk)
+    except (OSError, TimeoutError):
+        call.is_client_gone = True
+
+
+def _break_off(request: web.Request, call: OpenCall) -> None:
+    """A cut must not look like a clean end, else harnesses take half an answer for a whole one."""
+    if request.transport is None:
+        return
+    if call.is_client_gone or request.version < HttpVersion11:
+        request.transport.abort()
+    else:
+        # What was relayed still arrives; the mark of a whole body does not.
+        request.transport.close()
+
+
+def _is_gone(request: web.Request) -> bool:
+    return request.transport is None or request.transport.is_closing()
+
+
+def _scrubbed(body: bytes, outgoing: Outgoing) -> bytes:
+    key = outgoing.provider_key
+    return body.replace(key.encode(), b"[provider key]") if key else body
+
+
+def _without_secret(upstream: aiohttp.ClientResponse, key: str | None) -> Mapping[str, str]:
+    headers = response_headers(upstream.headers)
+    if key:
+        for name in [name for name, value in headers.items() if key in value]:
+            del headers[name]
+    return headers
+
+
+def _told(error: BaseException) -> str:
+    """Its kind: an error's own words may hold addresses and headers."""
+    return type(error).__name__
