@@ -11,7 +11,7 @@ from api.answers import install_error_handlers
 from api.feeds import Feed
 from api.platform import Platform
 from api.reconcile import Outbox
-from api.routers import accounts, datasets, jobs, later, meta, traces, trials, uploads
+from api.routers import accounts, agents, datasets, jobs, later, meta, traces, trials, uploads
 from api.settings import ApiSettings
 from api.wire import Wire
 from store.blobs import Blobs
@@ -54,7 +54,14 @@ def create_app(settings: ApiSettings) -> FastAPI:
     )
     app.state.platform = create_platform(settings)
     # Literal paths before those with a name: `/api/jobs/compare` is not a job.
-    for router in (meta.router, later.router, accounts.router, uploads.router, datasets.router):
+    for router in (
+        meta.router,
+        later.router,
+        accounts.router,
+        agents.router,
+        uploads.router,
+        datasets.router,
+    ):
         app.include_router(router)
     for router in (jobs.router, trials.router, traces.router):
         app.include_router(router)

@@ -36,8 +36,10 @@ class Spooled:
 
 
 @asynccontextmanager
-async def spooled(chunks: AsyncIterator[bytes], max_bytes: int) -> AsyncGenerator[Spooled]:
-    """The bytes in a file that goes with the block; raises `import_too_large` as soon as they are."""
+async def spooled(
+    chunks: AsyncIterator[bytes], max_bytes: int, code: str = "import_too_large"
+) -> AsyncGenerator[Spooled]:
+    """The bytes in a file that goes with the block; raises `code` as soon as they are too many."""
     with tempfile.TemporaryDirectory(prefix="evolve-upload-") as scratch:
         path = Path(scratch) / "archive.tar.gz"
         digest, size = hashlib.sha256(), 0
@@ -45,7 +47,7 @@ async def spooled(chunks: AsyncIterator[bytes], max_bytes: int) -> AsyncGenerato
             async for block in _blocks(chunks):
                 size += len(block)
                 if size > max_bytes:
-                    raise ApiError("import_too_large", f"The archive is larger than {max_bytes} bytes.")
+                    raise ApiError(code, f"The archive is larger than {max_bytes} bytes.")
                 digest.update(block)
                 await asyncio.to_thread(file.write, block)
         yield Spooled(path, digest.hexdigest(), size)

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from domain.agents import MAX_ARCHIVE_BYTES, MAX_PER_USER, MAX_SCRIPT_BYTES, RUN_CONTRACT
 from domain.error_codes import ERROR_CODES
 from domain.jobs import (
     DEFAULT_CONCURRENT_TRIALS,
@@ -46,7 +47,13 @@ def capability_document(here: Deployment) -> dict[str, Any]:
     return {
         "schema_version": SCHEMA_VERSION,
         "agents": [_agent(roster) for roster in ROSTERS.values()],
-        "agent_registration": {"supported": False, "max_per_user": 0},
+        "agent_registration": {
+            "supported": True,
+            "max_per_user": MAX_PER_USER,
+            "max_install_script_bytes": MAX_SCRIPT_BYTES,
+            "max_archive_bytes": MAX_ARCHIVE_BYTES,
+            "run_contract_env": list(RUN_CONTRACT),
+        },
         "sandbox_providers": [
             _provider(provider, here.default_provider, here.default_reason) for provider in SandboxProvider
         ],

@@ -67,15 +67,13 @@ SELECT a.*, o.slug AS org FROM agent_revisions a JOIN organizations o ON o.id = 
 WHERE a.name = $1 AND a.org_id = ANY($2) AND a.replaced_at IS NULL
 ORDER BY a.owner_user_id <> $3, a.created_at, a.id LIMIT 1
 """
-_SCOPES = {
-    "my": "a.owner_user_id = $1",
-    "shared": "a.org_id = ANY($2) AND a.owner_user_id <> $1",
-    "org": "a.org_id = ANY($2)",
-}
+# Whether an agent may be the caller's own.
+_SCOPES: dict[JobListScope, list[bool]] = {"my": [True], "shared": [False], "org": [True, False]}
 _LIST = """
 SELECT a.*, o.slug AS org FROM agent_revisions a JOIN organizations o ON o.id = a.org_id
-WHERE a.replaced_at IS NULL AND {scope} AND ($3::timestamptz IS NULL OR (a.created_at, a.id) < ($3, $4))
-ORDER BY a.created_at DESC, a.id DESC LIMIT $5
+WHERE a.replaced_at IS NULL AND a.org_id = ANY($1) AND (a.owner_user_id = $2) = ANY($3)
+  AND ($4::timestamptz IS NULL OR (a.created_at, a.id) < ($4, $5))
+ORDER BY a.created_at DESC, a.id DESC LIMIT $6
 """
 _INSERT = """
 INSERT INTO agent_revisions (id, name, org_id, owner_user_id, source, run_command, env, source_key,
@@ -141,9 +139,14 @@ async def list_agents(
 ) -> dict[str, Any]:
     """A page of agents, newest first."""
     pool = await db.pool()
-    at, revision_id = request.after or (None, None)
-    query = _LIST.format(scope=_SCOPES[scope])
-    rows = await pool.fetch(query, caller.user_id, list(caller.org_ids), at, revision_id, request.fetch)
+    rows = await pool.fetch(
+        _LIST,
+        list(caller.org_ids),
+        caller.user_id,
+        _SCOPES[scope],
+        *(request.after or (None, None)),
+        request.fetch,
+    )
     return page(rows, request, lambda row: (row["created_at"], row["id"]), lambda row: _agent(row).wire())
 
 

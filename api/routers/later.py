@@ -13,7 +13,6 @@ from domain.errors import ApiError
 router = APIRouter()
 
 _DERIVED = "derived jobs"
-_AGENTS = "registered agents"
 _SKILLS = "skills"
 _SECRETS = "managed secrets"
 _UPLOADED = "uploaded jobs"
@@ -38,8 +37,6 @@ _ROUTES: tuple[tuple[str, str, str], ...] = (
     ("GET", f"{_TASK}/filesystem", _FILESYSTEM),
     ("GET", f"{_TASK}/filesystem/files", _FILESYSTEM),
     ("GET", f"{_TASK}/filesystem/files/{{path:tail}}", _FILESYSTEM),
-    ("GET POST", "/api/agents", _AGENTS),
-    ("GET PUT DELETE", "/api/agents/{name:segment}", _AGENTS),
     ("GET POST", "/api/skills", _SKILLS),
     ("GET DELETE", "/api/skills/{skill_id:segment}", _SKILLS),
     ("GET POST DELETE", "/api/managed-secrets", _SECRETS),

@@ -200,8 +200,6 @@ LATER = [
     ("POST", "/api/orgs"),
     ("POST", "/api/orgs/personal/invites"),
     ("POST", "/api/orgs/invites/accept"),
-    ("GET", "/api/agents"),
-    ("PUT", "/api/agents/mine"),
     ("GET", "/api/skills/name%3Amine"),
     ("GET", "/api/managed-secrets"),
     ("DELETE", "/api/managed-secrets"),

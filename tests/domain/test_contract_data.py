@@ -46,6 +46,7 @@ def test_the_client_reads_our_capability_document():
     assert [provider.name for provider in capabilities.sandbox_providers if provider.default] == ["local"]
     assert capabilities.statuses["job"].terminal == ["COMPLETED", "CANCELLED", "FAILED"]
     assert capabilities.error_codes == list(ERROR_CODES)
+    assert capabilities.agent_registration["max_per_user"] > 0
     assert capabilities.limits["job"]["default_max_trial_spend_usd"] == 5
     assert "lab/…" in next(
         rule["rule"] for rule in document["platform_constraints"] if rule["subject"] == "models"
