@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Coroutine, Iterable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import uuid4
 
 from domain.usage import CallUsage
-from store.database import Database, now
+from store.database import POOL_MAX, Database, now
 from store.keys import GrantedModel, KeyPlan, mint_key
 from store.server_secret import ServerSecret
 from store.spend import CallEnd, NewCall
@@ -56,3 +58,17 @@ def ended(status: Any, **changes: Any) -> CallEnd:
 def month_ago() -> datetime:
     """A time in an earlier month."""
     return datetime.now(UTC).replace(day=1) - timedelta(days=3)
+
+
+# Not pg_stat_activity: a transaction sees one snapshot of that.
+_WAITING = "SELECT count(DISTINCT pid) FROM pg_locks WHERE NOT granted"
+
+
+async def at_once(db: Database, table: str, calls: Iterable[Coroutine[Any, Any, Any]]) -> list[Any]:
+    """Run them with as many as there are connections waiting at the same locked rows, then let them go."""
+    async with db.transaction() as connection:
+        await connection.execute(f"SELECT FROM {table} FOR UPDATE")
+        tasks = [asyncio.ensure_future(call) for call in calls]
+        while await connection.fetchval(_WAITING) < POOL_MAX - 1:  # noqa: ASYNC110 - other connections wait
+            await asyncio.sleep(0.005)
+    return await asyncio.gather(*tasks)

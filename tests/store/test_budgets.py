@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-
 import pytest
 
 from domain.errors import ApiError
@@ -21,7 +19,7 @@ from store.keys import KeyPlan
 from store.spend import RefusalKind, reserve, settle_call
 from tests import finished_jobs
 from tests.factories import make_owner
-from tests.store.money_factory import ended, measured, minted, month_ago, new_call
+from tests.store.money_factory import at_once, ended, measured, minted, month_ago, new_call
 
 
 async def kind_of(db: Database, plan: KeyPlan, hold_nanos: int) -> tuple[RefusalKind, bool] | None:
@@ -61,8 +59,9 @@ async def test_credits_are_held_and_spent(db: Database) -> None:
 
 async def test_keys_of_one_user_never_pass_the_credits_together(db: Database) -> None:
     await set_credits(db, "ann", 1000)
-    plans = [await minted(db) for _ in range(4)]
-    answers = await asyncio.gather(*(kind_of(db, plans[number % 4], 90) for number in range(64)))
+    plans = [await minted(db) for _ in range(16)]
+    calls = (kind_of(db, plans[number % len(plans)], 90) for number in range(64))
+    answers = await at_once(db, "user_credits", calls)
     assert answers.count(None) == 11
     assert await balance(db) == (1000, 990)
 
@@ -82,8 +81,9 @@ async def test_a_month_of_an_organization_is_limited(db: Database) -> None:
 
 async def test_keys_of_one_organization_never_pass_its_month_together(db: Database) -> None:
     await set_monthly_budget(db, "lab", 1000)
-    plans = [await minted(db, owner_user_id=f"user {number}") for number in range(4)]
-    answers = await asyncio.gather(*(kind_of(db, plans[number % 4], 90) for number in range(64)))
+    plans = [await minted(db, owner_user_id=f"user {number}") for number in range(16)]
+    calls = (kind_of(db, plans[number % len(plans)], 90) for number in range(64))
+    answers = await at_once(db, "organization_budgets", calls)
     assert answers.count(None) == 11
     assert await month(db) == (0, 990)
 

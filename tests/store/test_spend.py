@@ -12,7 +12,7 @@ from store.attempt_spend import attempt_calls, attempt_spend
 from store.database import Database, now
 from store.keys import KeyPlan, revoke_keys
 from store.spend import NewCall, Refusal, book_open_holds, reserve, settle_call
-from tests.store.money_factory import ended, measured, minted, new_call
+from tests.store.money_factory import at_once, ended, measured, minted, new_call
 
 
 async def counters(db: Database, plan: KeyPlan) -> tuple[int, int, int]:
@@ -44,7 +44,7 @@ async def refused(db: Database, plan: KeyPlan, hold_nanos: int) -> Refusal:
 async def test_sixty_four_calls_at_once_never_pass_the_cap(db: Database) -> None:
     plan = await minted(db, cap_nanos=1000)
     calls = [new_call(plan, 90) for _ in range(64)]
-    answers = await asyncio.gather(*(reserve(db, call) for call in calls))
+    answers = await at_once(db, "gateway_keys", (reserve(db, call) for call in calls))
     assert sum(answer is None for answer in answers) == 11
     assert {answer.kind for answer in answers if answer} == {"own_cap"}
     assert await counters(db, plan) == (0, 990, 11)
