@@ -64,7 +64,7 @@ def _messages(numbers: Numbers) -> CallUsage:
             "cache_write_1h_tokens": for_an_hour,
         },
         output=_count(numbers, "output_tokens"),
-        reasoning=_maybe(_part(numbers, "output_tokens_details"), "thinking_tokens"),
+        reasoning=None,  # within the output, and not told apart
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -82,6 +83,15 @@ class Door:
         headers.pop("key", None)
         async with self.client.post(self.url + path, data=data, headers={**auth, **headers}) as answer:
             return answer.status, await answer.read(), answer
+
+
+async def ended(door: Door, key: str | None = None) -> list[CallRow]:
+    """The rows once no call is open."""
+    while True:
+        rows = await door.calls(key)
+        if rows and all(row.status != "open" for row in rows):
+            return rows
+        await asyncio.sleep(0.01)
 
 
 @asynccontextmanager

@@ -10,7 +10,7 @@ import pytest
 
 from domain.usage import CallUsage
 from store.attempt_spend import CallRow
-from tests.gateway.conftest import DOLLAR, Door
+from tests.gateway.conftest import DOLLAR, Door, ended
 from tests.gateway.fake_provider import CHAT_STREAM, MESSAGES_STREAM, RESPONSES_STREAM, SSE, Reply, events
 from tests.waiting import eventually
 
@@ -23,15 +23,6 @@ async def rows_of(door: Door, key: str, count: int) -> list[CallRow]:
     while True:
         rows = await door.calls(key)
         if len(rows) >= count:
-            return rows
-        await asyncio.sleep(0.01)
-
-
-async def ended(door: Door, key: str | None = None) -> list[CallRow]:
-    """The rows once no call is open."""
-    while True:
-        rows = await door.calls(key)
-        if rows and all(row.status != "open" for row in rows):
             return rows
         await asyncio.sleep(0.01)
 
