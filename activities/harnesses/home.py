@@ -36,6 +36,16 @@ async def write_private(box: Box, path: str, data: str | bytes, user: str | None
     """A file of mode 0600 that is the user's, its folders too where they are new. Replaces an earlier one."""
     await make_folder(box, str(PurePosixPath(path).parent), user)
     await box.write(path, data.encode() if isinstance(data, str) else data, mode=0o600, user=user)
+    # A file put from outside is from 1970, and claude removes sessions that are old.
+    touched = await box.run(["touch", path], user=user, cwd="/")
+    _require(touched, f"the file {path}")
+
+
+async def real_path(box: Box, path: str) -> str:
+    """`path` of a folder without links, as a program there knows it."""
+    found = await box.run(["/bin/sh", "-c", "pwd -P"], cwd=path)
+    _require(found, f"the real path of {path}")
+    return found.stdout.decode().removesuffix("\n")
 
 
 async def make_folder(box: Box, path: str, user: str | None) -> None:
