@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping, Sequence
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
 from pydantic import BaseModel, ConfigDict, Field
 from pydantic_core import to_json
 
 from domain.errors import ApiError
+from domain.harness_config import refuse_config_keys
 from domain.models import SCRIPTED, route_of
 from domain.requests import RequestModel, sorted_keys
 from domain.rosters import ROSTERS, Roster, registered_roster
@@ -198,6 +199,8 @@ class _Resolver:
             raise self._refusal("agent_config_unsupported", "kwargs.config", message)
         if not isinstance(config, dict):
             raise self._refusal("invalid_input", "kwargs.config", "not an object of settings")
+        settings = cast("dict[str, Any]", config)
+        refuse_config_keys(self._agent.name, settings, f"{self._param}.kwargs.config")
 
     def _refuse_version(self, version: str) -> None:
         if not self._roster.is_version_pinnable:

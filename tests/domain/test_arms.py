@@ -58,6 +58,7 @@ def refusal_of(agent: dict[str, Any], choices: Choices = SCRIPTED) -> ApiError:
         ),
         (claude(kwargs={"settings": {}}), "agent_kwarg_unsupported", "kwargs.settings"),
         (claude(kwargs={"config": "theme"}), "invalid_input", "kwargs.config"),
+        (claude(kwargs={"config": {"env": {"A": "b"}}}), "agent_config_key_refused", "kwargs.config.env"),
         (claude(preset="all-in"), "agent_preset_unsupported", "preset"),
         (
             {"name": "qwen", "model_name": "qwen3.8-max", "kwargs": {"config": {}}},
