@@ -3,7 +3,25 @@
 from __future__ import annotations
 
 from activities.harnesses.base import Harness
+from activities.harnesses.claude import ClaudeHarness
+from activities.harnesses.codex import CodexHarness
+from activities.harnesses.droid import DroidHarness
+from activities.harnesses.gemini import GeminiHarness
+from activities.harnesses.kimi import KimiHarness
 from activities.harnesses.nop import NopHarness
+from activities.harnesses.opencode import OpencodeHarness
 from activities.harnesses.oracle import OracleHarness
+from activities.harnesses.qwen import QwenHarness
 
-HARNESSES: dict[str, Harness] = {harness.name: harness for harness in (OracleHarness(), NopHarness())}
+_ALL: tuple[Harness, ...] = (
+    ClaudeHarness(),
+    CodexHarness(),
+    DroidHarness(),
+    GeminiHarness(),
+    KimiHarness(),
+    NopHarness(),
+    OpencodeHarness(),
+    OracleHarness(),
+    QwenHarness(),
+)
+HARNESSES: dict[str, Harness] = {harness.name: harness for harness in _ALL}
