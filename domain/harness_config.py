@@ -1,4 +1,4 @@
-"""A harness's own settings in `kwargs.config`: which a job may not set, and what is laid over them (§6.1).
+"""Which of a harness's own settings a job may not set in `kwargs.config` (contract §6.1).
 
 A trial is metered by the gateway under the arm's model, so a setting that would pay otherwise, ask elsewhere,
 choose another model or bring variables of its own is refused by its path. The platform's own settings are
@@ -12,11 +12,6 @@ from types import MappingProxyType
 from typing import Any, cast
 
 from domain.errors import ApiError
-from domain.vocabulary import AGENT_PRESETS
-
-NO_INTERNET, PINNED_CONTEXT = AGENT_PRESETS
-PINNED_CONTEXT_TOKENS = 200_000
-"""The context window that `pinned-context` fixes (contract §5)."""
 
 _BILLING = "who pays is the platform's to say"
 _URL = "where calls go is the platform's to say"
@@ -78,17 +73,6 @@ _ANYWHERE: Mapping[str, str] = MappingProxyType(
         "httpsproxy": _URL,
     }
 )
-
-
-def merged(settings: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
-    """`settings` with `over` laid on top: objects member by member, anything else whole."""
-    result = dict(settings)
-    for key, value in over.items():
-        below = result.get(key)
-        if isinstance(below, Mapping) and isinstance(value, Mapping):
-            value = merged(cast("Mapping[str, Any]", below), cast("Mapping[str, Any]", value))
-        result[key] = value
-    return result
 
 
 def refuse_config_keys(agent: str, config: Mapping[str, Any], param: str) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from domain.errors import ApiError
-from domain.harness_config import REFUSED_KEYS, merged, refuse_config_keys
+from domain.harness_config import REFUSED_KEYS, refuse_config_keys
 from domain.rosters import ROSTERS
 
 
@@ -50,9 +50,3 @@ def test_other_settings_are_the_jobs_own(agent: str, config: dict[str, Any]):
 
 def test_every_harness_that_takes_settings_has_its_keys_refused():
     assert set(REFUSED_KEYS) == {name for name, roster in ROSTERS.items() if roster.supports_config}
-
-
-def test_what_is_laid_over_settings_wins_member_by_member():
-    settings = {"a": {"x": 1, "y": [1]}, "b": 1}
-    assert merged(settings, {"a": {"y": [2]}, "c": {}}) == {"a": {"x": 1, "y": [2]}, "b": 1, "c": {}}
-    assert settings == {"a": {"x": 1, "y": [1]}, "b": 1}
