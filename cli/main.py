@@ -38,18 +38,19 @@ MOUNTS = (
     Mount("job", "cli.jobs:app", "Show, follow, cancel, download and delete jobs.", WORK),
     Mount("trial", "cli.trials:app", "One trial's record, trace and files.", WORK),
     Mount("dataset", "cli.datasets:app", "The catalog, and publishing to it.", WORK),
+    Mount("agent", "cli.agents:app", "Agents of your own, run like the built-in ones.", WORK),
     Mount("auth", "cli.auth:app", "Who the server takes you for.", WORK),
     Mount("quickstart", "cli.quickstart:quickstart", "Start it, and run the example tasks.", STACK),
     Mount("up", "cli.stack_commands:up", "Start the whole platform on this machine.", STACK),
     Mount("down", "cli.stack_commands:down", "Stop it; running boxes go on and are followed again.", STACK),
     Mount("status", "cli.stack_commands:status", "List its processes, their health and logs.", STACK),
     Mount("doctor", "cli.stack_commands:doctor", "Say what this machine can do, and what is amiss.", STACK),
-    Mount("admin", "cli.admin:app", "Users and API keys, kept in the database.", STACK),
+    Mount("admin", "cli.admin:app", "Users, keys, budgets and prices, in the database.", STACK),
     Mount("migrate", "cli.serve:migrate", "Bring the database to this release's schema.", STACK),
     Mount("serve", "cli.serve:app", "Run one process alone: api, gateway or worker.", STACK),
 )
 # Known, and refused by name.
-LATER = ("agent", "skill", "skills", "secrets", "secret", "analyze", "analysis", "check", "upload")
+LATER = ("skill", "skills", "secrets", "secret", "analyze", "analysis", "check", "upload")
 
 
 def build(called: str | None = None) -> typer.Typer:

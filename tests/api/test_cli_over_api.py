@@ -131,3 +131,39 @@ async def test_the_examples_are_accepted(
 
 async def test_who_we_are(api: Api, evolve: Line) -> None:
     assert f"server\t{api.url}" in await evolve("auth", "status")
+
+
+async def test_an_agent_of_ones_own_is_added_shown_and_removed(
+    api: Api, evolve: Line, tmp_path: Path
+) -> None:
+    (tmp_path / "install.sh").write_text("mkdir -p $PREFIX/bin\n")
+    source = ("--install-script", str(tmp_path / "install.sh"))
+    assert (
+        await evolve("agent", "add", "acme-cli", "--run", "acme --go", *source, "--ae", "A=b=c")
+        == "acme-cli\n"
+    )
+    assert await evolve("agent", "add", "other", "--run", "other", "--dir", str(tmp_path)) == "other\n"
+    rows = (await evolve("agent", "list", "--columns", "name,source,run")).splitlines()[1:]
+    assert rows == ["other\ttarball\tother", "acme-cli\tinstall_script\tacme --go"]
+    assert "env\tA=b=c" in await evolve("agent", "show", "acme-cli")
+    await add_dataset(api.db, api.caller)
+    assert await evolve("run", "-d", "demo", "-a", "acme-cli", "-m", "gpt-6.1-sol")
+    assert await evolve("agent", "remove", "acme-cli") == "removed acme-cli\n"
+    assert (await evolve("agent", "show", "acme-cli", expect=1)).endswith("(agent_not_found)\n")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "told"),
+    [
+        (("--run", "x"), 2, "--install-script, --dir"),
+        (("--run", "x", "--dir", "/", "--install-script", "/etc/hostname"), 2, "--install-script, --dir"),
+        (("--install-script", "/etc/hostname"), 2, "--run"),
+        (("--run", "x", "--install-script", "/nowhere"), 1, "(invalid_input)"),
+        (("--run", "x", "--dir", "/nowhere"), 1, "(invalid_input)"),
+        (("--run", "x", "--install-script", "/etc/hostname", "--ae", "A_TOKEN=x"), 1, "(agent_invalid_env)"),
+    ],
+)
+async def test_an_agent_that_cannot_be_added_is_refused_by_name(
+    api: Api, evolve: Line, arguments: tuple[str, ...], status: int, told: str
+) -> None:
+    assert told in await evolve("agent", "add", "acme-cli", *arguments, expect=status)
