@@ -43,12 +43,15 @@ WHERE trial_id = $1 AND attempt_number = $2::int AND seq BETWEEN $7 AND $5
 """
 _CHUNKS = """
 SELECT offset_bytes, data FROM stream_chunks
-WHERE trial_id = $1 AND attempt_number = $2 AND name = $3 AND offset_bytes > $4 AND offset_bytes < $5
-ORDER BY offset_bytes LIMIT $6
+WHERE trial_id = $1 AND attempt_number = $2 AND name = $3 AND offset_bytes > $4
+ORDER BY offset_bytes LIMIT $5
 """
 _EVENTS = """
 SELECT seq, type, data FROM trace_events WHERE trial_id = $1 AND attempt_number = $2 AND seq > $3
 ORDER BY seq LIMIT $4
+"""
+_BYTES = """
+SELECT sum(octet_length(data::text)) FROM trace_events WHERE trial_id = $1 AND attempt_number = $2
 """
 # The filter of a trace and of a job's search: a type, and a pattern over type and data as text.
 _MATCHES = """({type}::text IS NULL OR e.type = {type})
@@ -131,12 +134,12 @@ def _writer(fence: Fence) -> tuple[str, int, int, int]:
 
 
 async def stored_output(
-    db: Database, trial_id: str, attempt_number: int, name: str, *, end: int
+    db: Database, trial_id: str, attempt_number: int, name: str
 ) -> AsyncIterator[tuple[int, bytes]]:
-    """What is stored of a stream and begins before `end`, as (offset, bytes), a few chunks in memory."""
+    """What is stored of a stream, as (offset, bytes), a few chunks in memory."""
     pool, after = await db.pool(), -1
     while True:
-        rows = await pool.fetch(_CHUNKS, trial_id, attempt_number, name, after, end, CHUNKS_AT_ONCE)
+        rows = await pool.fetch(_CHUNKS, trial_id, attempt_number, name, after, CHUNKS_AT_ONCE)
         for row in rows:
             yield row["offset_bytes"], row["data"]
         if len(rows) < CHUNKS_AT_ONCE:
@@ -151,6 +154,15 @@ async def stored_events(db: Database, trial_id: str, attempt_number: int) -> Asy
         for row in rows:
             yield row["seq"], row["type"], row["data"]
         after = rows[-1]["seq"]
+
+
+async def events_bytes(db: Database, trial_id: str, attempt_number: int) -> int:
+    """How large the data of an attempt number's events are together."""
+    pool = await db.pool()
+    total = (
+        "SELECT sum(octet_length(data::text)) FROM trace_events WHERE trial_id = $1 AND attempt_number = $2"
+    )
+    return int(await pool.fetchval(total, trial_id, attempt_number) or 0)
 
 
 async def read_trace(db: Database, trial: Any, request: PageRequest, wanted: TraceFilter) -> dict[str, Any]:

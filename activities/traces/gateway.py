@@ -5,11 +5,26 @@ from __future__ import annotations
 from typing import Any
 
 from domain.money import usd_of_nanos
+from domain.trajectory import FinalMetrics
 from domain.trials import wire_time
-from store.attempt_spend import CallRow, attempt_calls
+from domain.vocabulary import SpendSource
+from store.attempt_spend import CallRow, attempt_calls, attempt_spend
 from store.database import Database
 from store.fences import Fence
 from store.traces import GATEWAY_SEQ_BASE, write_events
+
+
+async def measured_metrics(db: Database, fence: Fence) -> FinalMetrics | None:
+    """The agent's tokens and cost, None unless every one of its calls was measured, and there was one."""
+    spend = await attempt_spend(db, fence.trial_id, fence.attempt_number, "agent")
+    if spend.n_calls == 0 or spend.source is not SpendSource.MEASURED:
+        return None
+    return FinalMetrics(
+        total_prompt_tokens=spend.usage.prompt_tokens,
+        total_completion_tokens=spend.usage.output_tokens,
+        total_cached_tokens=spend.usage.cached_input_tokens,
+        total_cost_usd=usd_of_nanos(spend.measured_nanos),
+    )
 
 
 async def write_gateway_lines(db: Database, fence: Fence) -> None:

@@ -53,8 +53,8 @@ class LiveTrace:
     async def feed(self, stream: Stream, offset: int, data: bytes) -> None:
         """Take a piece of output; its events are rows when this returns. What was read before is left out."""
         at = self._read_to[stream]
-        if offset > at:
-            self._add(self._parser.lost("output that was not stored", offset - at) if stream == "out" else ())
+        if offset > at and stream == "out":
+            self._add(self._parser.lost("output that was not stored", offset - at))
         new = data[max(0, at - offset) :]
         self._read_to[stream] = max(at, offset + len(data))
         if stream == "err":
@@ -75,8 +75,7 @@ class LiveTrace:
     async def _catch_up(self) -> None:
         for stream, name in self._streams.items():
             trial_id, attempt_number = self._fence.trial_id, self._fence.attempt_number
-            pieces = stored_output(self._db, trial_id, attempt_number, name, end=STREAM_MAX_BYTES)
-            async for offset, data in pieces:
+            async for offset, data in stored_output(self._db, trial_id, attempt_number, name):
                 await self.feed(stream, offset, data)
 
     async def _end(self) -> bool:
@@ -86,6 +85,9 @@ class LiveTrace:
             self._add(self._parser.lost(f"output after its first {STREAM_MAX_BYTES} bytes", 0))
         self._add(self._parser.end(self._stderr_end.decode("utf-8", "replace")))
         await self._flush()
+        if not any(self._read_to.values()):
+            # Nothing was printed, or it is no longer in the store: the rows are left as they are.
+            return True
         return await close_events(self._db, self._fence, FIRST_SEQ, self._next_seq - 1)
 
     def _events(self, line: bytes | LongLine) -> list[TraceEvent]:

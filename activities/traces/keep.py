@@ -1,0 +1,51 @@
+"""The end of a trace: its last rows, the gateway's calls behind them, and the trajectory as a file."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from pydantic_core import to_json
+
+from activities.capture import Capture
+from activities.traces.atif import RunFacts, trajectory
+from activities.traces.base import StreamReport
+from activities.traces.gateway import measured_metrics, write_gateway_lines
+from activities.traces.live import LiveTrace, Stream
+from activities.traces.roster import PARSERS
+from domain.trajectory import TrajectoryAgent
+from store.traces import events_bytes, stored_events
+
+TRAJECTORY = "agent/trajectory.json"
+# A trajectory is built in memory, where it is several times the size of its events.
+TRAJECTORY_MAX_BYTES = 32 * 1024 * 1024
+
+
+async def keep_trace(capture: Capture, streams: Mapping[Stream, str], version: str | None) -> None:
+    """Complete the attempt's trace and keep its trajectory; nothing for an agent without a parser.
+
+    To be called when no more output is stored and no more calls are made, by the phase that closes the
+    attempt: whatever became of the one that followed the agent, the stored output is read to its end.
+    `streams` are the agent's (process's stream → stored one), `version` the harness's that ran.
+    """
+    parser = PARSERS.get(capture.context.harness.parser_name or "")
+    if parser is None:
+        return
+    db, fence = capture.hands.db, capture.fence
+    report = await (await LiveTrace.open(db, fence, parser, streams)).finish()
+    await write_gateway_lines(db, fence)
+    if await events_bytes(db, fence.trial_id, fence.attempt_number) > TRAJECTORY_MAX_BYTES:
+        capture.left_out.append(f"{TRAJECTORY}: the trace is larger than {TRAJECTORY_MAX_BYTES} bytes")
+        return
+    await _keep_trajectory(capture, report, version)
+
+
+async def _keep_trajectory(capture: Capture, report: StreamReport, version: str | None) -> None:
+    db, fence, arm = capture.hands.db, capture.fence, capture.context.arm
+    agent = TrajectoryAgent(
+        name=arm.name, version=version or report.version or "unknown", model_name=arm.model_name
+    )
+    measured = await measured_metrics(db, fence)
+    events = [(kind, data) async for _, kind, data in stored_events(db, fence.trial_id, fence.attempt_number)]
+    built = trajectory(events, RunFacts(agent, session_id=report.session_id, measured=measured))
+    if built is not None:
+        await capture.keep(TRAJECTORY, to_json(built.document(), indent=2) + b"\n")
