@@ -99,7 +99,7 @@ class RunAgent:
             must_call=context.arm.spends and report is not None,
             said=report.error.kind if report and report.error else None,
         )
-        said = report.error.message if report and report.error else ""
+        said = (report.error.message if report.error else report.stray_text) if report else ""
         if context.arm.spends:
             spend = await final_spend(self._hands.db, attempt.trial_id, attempt.attempt_number, "agent")
             facts = facts.model_copy(update={"model": model_facts(spend)})

@@ -17,6 +17,8 @@ Schema = Mapping[str, Any]
 # The tools with which harnesses run a command (facts/harnesses.md).
 _SHELLS = ("Bash", "exec_command", "shell_command", "run_shell_command", "bash", "Execute", "shell")
 _COMMANDS = ("command", "cmd")
+# What a harness puts into the model's mouth before the first question (seen of qwen 0.15).
+_OPENINGS = ("Got it. Thanks for the context!",)
 _OURS = {"function_call", "custom_tool_call", "reasoning", "local_shell_call"}
 
 
@@ -48,6 +50,8 @@ def _roles(dialect: Dialect, body: Mapping[str, Any]) -> Iterator[str]:
     """`model` or another, of each entry; what the system adds in between ends nobody's turn."""
     for entry in _mappings(body.get(_list_of(dialect))):
         role = entry.get("role")
+        if entry.get("content") in _OPENINGS:
+            continue
         if entry.get("type") in _OURS or role in ("assistant", "model"):
             yield "model"
         elif role not in ("system", "developer"):

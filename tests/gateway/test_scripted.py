@@ -217,6 +217,12 @@ def test_turns_are_counted_as_the_model_had_them() -> None:
     assert (conversation.n_turns, conversation.said) == (2, "make it")
 
 
+def test_what_a_harness_puts_into_the_models_mouth_is_no_turn_of_its() -> None:
+    opening = {"role": "assistant", "content": "Got it. Thanks for the context!"}
+    messages = [{"role": "user", "content": "context"}, opening, {"role": "user", "content": "make it"}]
+    assert read_conversation("chat", {"messages": messages}).n_turns == 0
+
+
 @pytest.mark.parametrize(
     ("text", "named"),
     [
