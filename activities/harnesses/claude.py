@@ -49,7 +49,7 @@ class ClaudeHarness:
     transport_retries: int | None = MAX_RETRIES
     home_rules = HomeRules(
         captured=(".claude", ".claude.json"),
-        excluded=(MCP_FILE, ".claude/.credentials.json", ".claude/shell-snapshots/*", ".claude/statsig/*"),
+        excluded=(".claude/.credentials.json", ".claude/shell-snapshots/*", ".claude/statsig/*"),
         session_copies=(SessionCopy(".claude/projects", "sessions/projects"),),
     )
 

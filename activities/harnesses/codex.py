@@ -40,8 +40,8 @@ class CodexHarness:
     home_rules = HomeRules(
         captured=(".codex",),
         excluded=(
-            *(".codex/config.toml", ".codex/auth.json", ".codex/skills/.system/*"),
-            *(".codex/*.sqlite*", ".codex/cache/*", ".codex/tmp/*", ".codex/shell_snapshots/*"),
+            *(".codex/auth.json", ".codex/skills/.system/*", ".codex/*.sqlite*", ".codex/cache/*"),
+            *(".codex/tmp/*", ".codex/shell_snapshots/*", ".codex/thread-writer-locks/*"),
         ),
         session_copies=(SessionCopy(".codex/sessions", "sessions"),),
     )

@@ -14,14 +14,9 @@ from activities.harnesses.oracle import OracleHarness
 from activities.harnesses.qwen import QwenHarness
 
 _ALL: tuple[Harness, ...] = (
-    ClaudeHarness(),
-    CodexHarness(),
-    DroidHarness(),
-    GeminiHarness(),
-    KimiHarness(),
-    NopHarness(),
-    OpencodeHarness(),
-    OracleHarness(),
-    QwenHarness(),
+    *(OracleHarness(), NopHarness()),
+    *(ClaudeHarness(), CodexHarness(), GeminiHarness(), QwenHarness()),
+    *(KimiHarness(), OpencodeHarness(), DroidHarness()),
 )
+
 HARNESSES: dict[str, Harness] = {harness.name: harness for harness in _ALL}
