@@ -1,4 +1,4 @@
-"""`evolve admin`: users and API keys, straight in the database; for who runs the server."""
+"""`evolve admin`: users, keys and money, straight in the database; for who runs the server."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from cli import store_side
+from cli import admin_money, store_side
 from cli.options import JsonFlag
 from cli.output import hint, print_json, print_table, say
 
@@ -18,6 +18,12 @@ key_app = typer.Typer(no_args_is_help=True)
 user_app = typer.Typer(no_args_is_help=True)
 app.add_typer(key_app, name="key", help="API keys.")
 app.add_typer(user_app, name="user", help="Users.")
+app.add_typer(admin_money.provider_key_app, name="provider-key", help="Own keys of model providers.")
+app.add_typer(admin_money.credits_app, name="credits", help="What a user may still spend.")
+app.add_typer(admin_money.budget_app, name="budget", help="What an organization may spend a month.")
+app.add_typer(admin_money.price_app, name="price", help="Prices of models that the packaged book lacks.")
+app.command("platform-stop")(admin_money.platform_stop)
+app.command("spend")(admin_money.spend)
 
 UserFlag = Annotated[
     str | None, typer.Option("--user", metavar="EMAIL", help="Whose; the owner's by default.")

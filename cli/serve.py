@@ -65,13 +65,17 @@ def migrate() -> None:
 def prepare(
     dashboard_url: Annotated[str, typer.Option(help="Of the API, for the credentials file.")],
 ) -> None:
-    """What `evolve up` does before it starts the rest: migrate, and keep credentials.json true."""
+    """What `evolve up` does before it starts the rest: the server secret, the schema, credentials.json."""
     from cli import store_side
     from cli.stack.home import Home
+    from store.server_secret import make_secret_file
+
+    home = Home.from_environment()
+    make_secret_file(home.path)
 
     async def run() -> None:
         await store_side.migrate()
-        await store_side.ensure_credentials(Home.from_environment(), dashboard_url)
+        await store_side.ensure_credentials(home, dashboard_url)
 
     asyncio.run(run())
 

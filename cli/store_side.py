@@ -67,7 +67,7 @@ async def migrate() -> None:
     """Bring the database to this release's schema."""
     from store import migrations
 
-    with _naming_the_database():
+    with naming_the_database():
         await migrations.upgrade(database_url())
 
 
@@ -152,7 +152,7 @@ async def cancel_all_jobs(told: Callable[[str], None]) -> None:
 
     db = Database(database_url())
     try:
-        with _naming_the_database():
+        with naming_the_database():
             await _request_cancels(db)
             said = 0
             while count := await _count_unfinished(db):
@@ -216,7 +216,7 @@ async def _session() -> AsyncGenerator[AsyncSession]:
 
     db = Database(database_url())
     try:
-        with _naming_the_database():
+        with naming_the_database():
             async with db.session() as session:
                 yield session
     finally:
@@ -224,7 +224,7 @@ async def _session() -> AsyncGenerator[AsyncSession]:
 
 
 @contextmanager
-def _naming_the_database() -> Generator[None]:
+def naming_the_database() -> Generator[None]:
     """A server that does not answer becomes one line that says what to do."""
     try:
         yield

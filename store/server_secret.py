@@ -44,10 +44,14 @@ class ServerSecret:
 
     @classmethod
     def of(cls, settings: StoreSettings) -> ServerSecret:
-        """`EVOLVE_SECRET_KEY`, else the file in the home. Raises `BadServerSecret`."""
-        if settings.secret_key is not None:
-            return cls(settings.secret_key.get_secret_value())
-        return cls.from_file(settings.home / FILE_NAME)
+        """The secret of a process. Raises `BadServerSecret`."""
+        text = settings.secret_key
+        return cls.read(None if text is None else text.get_secret_value(), settings.home)
+
+    @classmethod
+    def read(cls, text: str | None, home: Path) -> ServerSecret:
+        """`text`, of `EVOLVE_SECRET_KEY`, or else the home's file. Raises `BadServerSecret`."""
+        return cls(text) if text else cls.from_file(home / FILE_NAME)
 
     @classmethod
     def from_file(cls, path: Path) -> ServerSecret:

@@ -2,6 +2,7 @@
 
 credentials.json   api key and URL of this stack, for the CLI (0600)
 pgpass             password of the embedded Postgres (0600)
+secret.key         the server secret: virtual keys and provider keys depend on it (0600)
 host_id            this host's name in leases and queues
 pg/                Postgres data and socket; of an unprivileged uid when we are root
 temporal/          Temporal's SQLite file with its -wal and -shm
