@@ -31,6 +31,7 @@ from cli.options import JobId, JsonFlag, OutputDirectory
 from cli.output import Column, ListFlags, print_facts, print_json, print_list, say
 from cli.packing import refuse_existing, unpack_archive
 from cli.run import start_job
+from cli.traces import grep_job
 from cli.transfers import download_archive
 
 STOP_BATCH = 500
@@ -208,6 +209,9 @@ def download_job(job_id: JobId, directory: OutputDirectory = Path("jobs")) -> No
     say(str(target))
 
 
+app.command("grep")(grep_job)
+
+
 def stop_trials(client: Client, trial_ids: list[str]) -> Json:
     """The server's answers to stopping these trials, put together."""
     lists: dict[str, list[object]] = {"stopped": [], "already_terminal": [], "not_found": []}
@@ -233,4 +237,4 @@ def print_stopped(answers: Json, *, as_json: bool) -> None:
         raise CliError(f"no such trial: {', '.join(map(str, missing))}", code="trial_not_found")
 
 
-later.refuse(app, "evolve job", "compare", "grep", "retry", "resume", "regrade", "share", "imports", "import")
+later.refuse(app, "evolve job", "compare", "retry", "resume", "regrade", "share", "imports", "import")

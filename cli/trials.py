@@ -18,9 +18,7 @@ from cli.cells import (
     is_base_image_replaced,
     judge_money,
     member,
-    members,
     money,
-    one_line,
     reward,
     text,
     tokens,
@@ -33,10 +31,9 @@ from cli.jobs import print_stopped, stop_trials
 from cli.options import JsonFlag, OutputDirectory, TrialId
 from cli.output import print_facts, print_json, print_json_line, say
 from cli.packing import refuse_existing, unpack_archive
+from cli.traces import TRACE_PAGE, print_trace, trace_events
 from cli.transfers import download_archive
 
-DATA_CHARS = 140
-TRACE_PAGE = 200
 Stream = Literal[
     "trace-parsed", "verifier", "trace-stdout", "trace-stderr", "trace-atif", "trajectory", "agent-home"
 ]
@@ -104,53 +101,7 @@ def _window(trial: Json, phase: str) -> str:
     return elapsed(window.get("started_at"), window["finished_at"]) if window.get("finished_at") else UNKNOWN
 
 
-@app.command("trace")
-def print_trace(
-    trial_id: TrialId,
-    type_: Annotated[str | None, typer.Option("--type", help="Only events of exactly this type.")] = None,
-    grep: Annotated[str | None, typer.Option(help="Only events that match this regular expression.")] = None,
-    tail: Annotated[
-        int | None, typer.Option(min=1, max=10_000, help="Only the last N matching events.")
-    ] = None,
-    cursor: Annotated[
-        int | None, typer.Option(metavar="SEQ", help="Only events after this position.")
-    ] = None,
-    limit: Annotated[
-        int, typer.Option("-l", "--limit", min=1, max=1000, help="Events per request, not a total.")
-    ] = TRACE_PAGE,
-    as_json: JsonFlag = False,
-) -> None:
-    """Print a trial's parsed trace, one line an event: position, type, and its data cut short."""
-    query = {"type": type_, "grep": grep, "tail": tail, "cursor": cursor, "limit": limit}
-    with connect() as client:
-        for event in trace_events(client, trial_id, query):
-            if as_json:
-                print_json_line(event)
-            else:
-                say(trace_line(event))
-
-
-def trace_events(client: Client, trial_id: str, query: Json) -> Iterator[Json]:
-    """The filtered trace to its end, page by page."""
-    while True:
-        page = client.get(path("/api/trials/{}/trace", trial_id), query)
-        yield from members(page.get("items"))
-        if not page.get("nextCursor"):
-            return
-        query = {**query, "cursor": page["nextCursor"]}
-
-
-def trace_line(event: Json) -> str:
-    """`seq  type  data`; a call that the gateway metered shows its model, tokens and cost instead."""
-    seq, data = text(event.get("seq")), member(event, "data")
-    update = member(data, "update")
-    usage = member(update, "usage")
-    if update.get("sessionUpdate") == "usage" and update.get("source") == "gateway" and usage:
-        spent = money(usage.get("costUsd"))
-        counts = f"{text(usage.get('promptTokens'))} in, {text(usage.get('completionTokens'))} out"
-        return one_line(f"{seq}  gateway {text(data.get('model'))}  {counts}  {spent}")
-    shown = json.dumps(event.get("data"), ensure_ascii=False)
-    return one_line(f"{seq}  {text(event.get('type'))}  {shown[:DATA_CHARS]}")
+app.command("trace")(print_trace)
 
 
 @app.command("download")

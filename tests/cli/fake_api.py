@@ -129,6 +129,7 @@ class FakeApi:
         self.events_per_connection: int | None = None
         self.ends_streams = True
         self.traces: dict[str, list[Json]] = {}
+        self.matches: list[Json] = []
         self.artifacts: dict[tuple[str, str], Json] = {}
         self.archives: dict[str, Answer] = {}
         self.upload = b""
@@ -237,6 +238,7 @@ class FakeApi:
             ("POST", f"/api/jobs/{one}/cancel", self._cancel),
             ("GET", f"/api/jobs/{one}/trials", self._job_trials),
             ("GET", f"/api/jobs/{one}/tasks", self._job_tasks),
+            ("GET", f"/api/jobs/{one}/grep", lambda request, _: self._page(request, self.matches)),
             ("POST", "/api/trials/stop", self._stop),
             ("GET", f"/api/trials/{one}", lambda _, key: self._one(self.trials, key, "trial_not_found")),
             ("GET", f"/api/trials/{one}/trace", self._trace),

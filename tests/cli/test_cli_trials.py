@@ -55,6 +55,23 @@ def test_trace_filters_ride_on_every_page(api: FakeApi, evolve: Evolve) -> None:
     ]
 
 
+def test_a_job_is_searched_trial_by_trial(api: FakeApi, evolve: Evolve) -> None:
+    api.page_size = 1
+    events = [{"seq": 7, "type": "error", "data": {"message": "permission denied"}}]
+    api.matches = [
+        {"trial_id": "t1", "task_name": "hello-file", "match_count": 12, "events": events},
+        {"trial_id": "t2", "task_name": None, "match_count": 1, "events": []},
+    ]
+    assert evolve("job", "grep", "job-1", "permission denied", "--type", "error").out.splitlines() == [
+        "t1  hello-file  12 matches",
+        '  7  error  {"message": "permission denied"}',
+        "t2  -  1 match",
+    ]
+    assert [(r.query["q"], r.query["type"]) for r in api.requests] == [("permission denied", "error")] * 2
+    shown = evolve("job", "grep", "job-1", "x", "--json").out.splitlines()
+    assert [json.loads(line)["match_count"] for line in shown] == [12, 1]
+
+
 def test_a_trial_is_saved_with_the_platforms_record(api: FakeApi, evolve: Evolve, tmp_path: Path) -> None:
     api.trials = {"t1": trial("t1", agent_result={"cost_usd": 0.5}, spend_source="measured")}
     api.archives = {"t1": archive(folder("hello-file__abcdefg"))}
