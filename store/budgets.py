@@ -114,6 +114,13 @@ FROM organization_budgets b JOIN organizations o ON o.id = b.org_id,
 ORDER BY o.slug
 """
 
+_MONTH_SPEND = """
+SELECT (SELECT limit_nanos FROM organization_budgets WHERE org_id = $1) AS limit_nanos,
+       coalesce(sum(cost_nanos), 0)::bigint AS spent_nanos, now() AS at
+FROM gateway_calls
+WHERE org_id = $1 AND started_at >= date_trunc('month', now() AT TIME ZONE 'UTC') AT TIME ZONE 'UTC'
+"""
+
 
 async def set_credits(db: Database, user_id: str, balance_nanos: int | None) -> None:
     """Set what a user may still spend; None lifts the limit."""
@@ -164,3 +171,9 @@ async def list_credits(db: Database) -> list[Credits]:
 async def list_budgets(db: Database) -> list[MonthlyBudget]:
     """Of every organization for which one was ever set."""
     return [MonthlyBudget(**row) for row in await (await db.pool()).fetch(_BUDGETS)]
+
+
+async def month_spend(db: Database, org_id: str) -> tuple[int | None, int, datetime]:
+    """An organization's monthly limit, what its calls of this month (UTC) came to, and when that was read."""
+    row = await (await db.pool()).fetchrow(_MONTH_SPEND, org_id)
+    return row["limit_nanos"], row["spent_nanos"], row["at"]

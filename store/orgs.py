@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from domain.errors import ApiError
+from domain.money import usd_of_nanos
 from domain.trials import wire_time
 from store.accounts import Caller
+from store.budgets import month_spend
 from store.database import Database
 
 _MINE = """
@@ -25,7 +27,7 @@ SELECT coalesce(sum((by_status ->> 'RUNNING')::int + (by_status ->> 'SCORING')::
        (SELECT count(*) FROM dataset_imports WHERE org_id = $1 AND status IN ('QUEUED', 'RUNNING')) AS imports
 FROM jobs WHERE org_id = $1 AND finished_at IS NULL
 """
-# Nothing is limited in this release beyond what hosts admit; 0 would mean paused.
+# No count is limited in this release beyond what hosts admit; 0 would mean paused.
 _UNLIMITED = 1_000_000
 
 
@@ -76,6 +78,7 @@ async def get_org(db: Database, caller: Caller, org: str) -> dict[str, Any]:
     if row is None:
         raise ApiError("org_not_found", f"No organization {org}.")
     usage = await pool.fetchrow(_USAGE, row["id"])
+    limit_nanos, spent_nanos, read_at = await month_spend(db, row["id"])
     return {
         **_wire(row),
         "member_count": row["member_count"],
@@ -85,7 +88,7 @@ async def get_org(db: Database, caller: Caller, org: str) -> dict[str, Any]:
             "max_concurrent_imports": _UNLIMITED,
             "max_concurrent_analyses": 0,
             "max_concurrent_sessions": 0,
-            "monthly_budget_usd": None,
+            "monthly_budget_usd": usd_of_nanos(limit_nanos),
             "max_concurrent_sandboxes_e2b": 0,
             "max_concurrent_sandboxes_daytona": 0,
             "max_concurrent_sandboxes_modal": 0,
@@ -96,8 +99,8 @@ async def get_org(db: Database, caller: Caller, org: str) -> dict[str, Any]:
             "in_flight_imports": usage["imports"],
             "in_flight_analyses": 0,
             "active_sessions": 0,
-            "month_spend_usd": None,
-            "month_spend_as_of": None,
+            "month_spend_usd": usd_of_nanos(spent_nanos),
+            "month_spend_as_of": wire_time(read_at),
         },
     }
 

@@ -155,3 +155,14 @@ def test_a_price_goes_by_the_providers_own_id(ask: Ask, evolve: Evolve) -> None:
 def test_nothing_can_be_stated_to_be_free(ask: Ask, evolve: Evolve, usd: str) -> None:
     refused = evolve("admin", "price", "set", "zai", "glm", f"--input={usd}", "--output", "1")
     assert refused.exit_code == 2
+
+
+def test_preparing_a_home_makes_its_secret_once(ask: Ask, evolve: Evolve, tmp_path: Path) -> None:
+    path = tmp_path / "secret.key"
+    path.unlink()
+    prepare = ("serve", "prepare", "--dashboard-url", "http://127.0.0.1:8800")
+    assert evolve(*prepare).exit_code == 0
+    made = path.read_text()
+    assert (path.stat().st_mode & 0o777, len(made.strip())) == (0o600, 64)
+    assert evolve(*prepare).exit_code == 0
+    assert path.read_text() == made

@@ -10,6 +10,7 @@ from store.budgets import (
     is_platform_stopped,
     list_budgets,
     list_credits,
+    month_spend,
     set_credits,
     set_monthly_budget,
     set_platform_stop,
@@ -170,3 +171,14 @@ async def test_budgets_are_listed_by_their_organizations(db: Database) -> None:
     await set_monthly_budget(db, owner.default_org_id, 7)
     (budget,) = await list_budgets(db)
     assert (budget.slug, budget.limit_nanos, budget.spent_nanos) == ("personal", 7, 0)
+
+
+async def test_what_a_month_came_to_is_known_with_or_without_a_limit(db: Database) -> None:
+    plan = await minted(db)
+    await spend(db, plan, 200, 150)
+    earlier = new_call(plan, 200, started_at=month_ago())
+    assert await reserve(db, earlier) is None
+    await settle_call(db, earlier.call_id, measured(20))
+    assert (await month_spend(db, "lab"))[:2] == (None, 150)
+    await set_monthly_budget(db, "lab", 500)
+    assert (await month_spend(db, "lab"))[:2] == (500, 150)
