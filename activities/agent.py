@@ -19,7 +19,7 @@ from activities.sandboxes.base import Box, ProcessKey
 from activities.sandboxes.process import ExitStatus, ProcessSpec
 from activities.sandboxes.process_poll import Stream
 from activities.signatures import RUN_AGENT, AgentEnd, BoxedAttempt
-from activities.traces.base import StreamReport
+from activities.traces.base import STRAY_CHARS, StreamReport
 from activities.traces.live import LiveTrace
 from activities.traces.roster import PARSERS
 from activities.trial_context import Hands, TrialContext, fence_of
@@ -88,7 +88,11 @@ class RunAgent:
         if status.is_deadline:
             await box.sweep(keep)
         await revoke_keys(db, attempt.trial_id, attempt.attempt_number, "agent")
-        return status, None if trace is None else await trace.finish()
+        if trace is None:
+            return status, None
+        report = await trace.finish()
+        report.stray_text = report.stray_text or trace.stderr_end[-STRAY_CHARS:]
+        return status, report
 
     async def _end(self, context: TrialContext, status: ExitStatus, report: StreamReport | None) -> AgentEnd:
         """How it ended, and why: the gateway's word outranks the process's, and that the harness's own."""

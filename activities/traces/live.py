@@ -50,6 +50,11 @@ class LiveTrace:
         await trace._catch_up()
         return trace
 
+    @property
+    def stderr_end(self) -> str:
+        """The last of what the process wrote to stderr."""
+        return self._stderr_end.decode("utf-8", "replace")
+
     async def feed(self, stream: Stream, offset: int, data: bytes) -> None:
         """Take a piece of output; its events are rows when this returns. What was read before is left out."""
         at = self._read_to[stream]
@@ -83,7 +88,7 @@ class LiveTrace:
             self._add(self._events(line))
         if self._read_to["out"] >= STREAM_MAX_BYTES:
             self._add(self._parser.lost(f"output after its first {STREAM_MAX_BYTES} bytes", 0))
-        self._add(self._parser.end(self._stderr_end.decode("utf-8", "replace")))
+        self._add(self._parser.end(self.stderr_end))
         await self._flush()
         if not any(self._read_to.values()):
             # Nothing was printed, or it is no longer in the store: the rows are left as they are.
