@@ -19,6 +19,8 @@ from activities.harnesses.mcp_servers import kinded_servers
 from activities.harnesses.node import NODE_VERSION
 from activities.sandboxes.base import Box
 
+# Of two of its dependencies, and theirs, as 2.1.0 resolves them: its sockets, and a code to log in by.
+IMPORTED_PACKAGES = ("ws@8.23.0", "qrcode@1.5.4", "dijkstrajs@1.0.3", "pngjs@5.0.0")
 MAX_ATTEMPTS = 10
 MAX_OUTPUT_TOKENS = 65_536
 MAX_ARGUMENT_BYTES = 100_000
@@ -40,12 +42,11 @@ class KimiHarness:
     transport_retries = MAX_ATTEMPTS - 1
 
     def bundle(self, version: str) -> Bundle:
-        """The program is one file; what the package depends on serves its web pages only, and those are
-        left out too."""
+        """The program is one file, and what it imports at its start; its web pages are left out."""
         return Bundle(
             harness=self.name,
             version=version,
-            packages=(f"{self.package}@{version}",),
+            packages=(f"{self.package}@{version}", *IMPORTED_PACKAGES),
             entry=f"node_modules/{self.package}/dist/main.mjs",
             node=NODE_VERSION,
             omit=(f"node_modules/{self.package}/dist-web/*",),
