@@ -8,6 +8,7 @@ from typing import Any
 from activities.harnesses.base import Bundle, HarnessContext, HomeRules, Launch, SessionCopy, bundle_program
 from activities.harnesses.claude_session import session_lines, session_path
 from activities.harnesses.home import copy_skills, real_path, write_private
+from activities.harnesses.mcp_servers import kinded_servers
 from activities.harnesses.presets import (
     NO_INTERNET,
     PINNED_CONTEXT,
@@ -18,7 +19,6 @@ from activities.harnesses.presets import (
 )
 from activities.harnesses.seeds import read_seed, seed_id
 from activities.sandboxes.base import Box
-from domain.task_config import McpServerConfig
 
 PACKAGE = "@anthropic-ai/claude-code-linux-x64"
 WEB_TOOLS = ("WebSearch", "WebFetch")
@@ -62,7 +62,7 @@ class ClaudeHarness:
         home, user = context.home, context.user
         await write_private(box, f"{home}/{SETTINGS}", json.dumps(_settings(context)), user)
         if context.task.mcp_servers:
-            servers = {server.name: _mcp_server(server) for server in context.task.mcp_servers}
+            servers = kinded_servers(context.task.mcp_servers, "type")
             await write_private(box, f"{home}/{MCP_FILE}", json.dumps({"mcpServers": servers}), user)
         await copy_skills(box, context.task.skills_dir, f"{home}/.claude/skills", user)
         if context.task.has_trajectory:
@@ -115,13 +115,6 @@ def _settings(context: HarnessContext) -> dict[str, Any]:
 def _denied(settings: dict[str, Any]) -> list[Any]:
     permissions = settings.get("permissions")
     return list(permissions.get("deny") or ()) if isinstance(permissions, dict) else []
-
-
-def _mcp_server(server: McpServerConfig) -> dict[str, Any]:
-    if server.transport == "stdio":
-        return {"command": server.command, "args": list(server.args)}
-    kind = "sse" if server.transport == "sse" else "http"
-    return {"type": kind, "url": server.url, "headers": server.headers}
 
 
 async def _write_session(box: Box, context: HarnessContext) -> None:
