@@ -37,7 +37,10 @@ harbor-peer: install ## an interpreter that can import `harbor`, which judges ou
 test: install ## everything that CI runs
 	@bash tests/run.sh
 
+test-full: install ## that, and every harness on every provider, user and C library
+	@bash tests/run.sh --full
+
 migration: install ## write a migration from the tables: make migration M="why"
 	$(BIN)/python -m tests.make_migration "$(M)"
 
-.PHONY: help install quickstart lock lint types setup-docker harbor-peer test migration
+.PHONY: help install quickstart lock lint types setup-docker harbor-peer test test-full migration

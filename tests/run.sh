@@ -19,7 +19,9 @@ if [ "$(id -u)" = 0 ]; then
     run "system packages for boxes" bash tests/setup_system.sh
 fi
 left_out=()
-markers="not bench"
+# `make test-full` adds what takes too long for every run.
+markers="not bench and not full"
+if [ "${1:-}" = --full ]; then markers="not bench"; fi
 if [ "${CI:-}" = true ] && [ "$(id -u)" = 0 ]; then
     run "a Docker engine and base images (tests/setup_docker.sh)" bash tests/setup_docker.sh
 fi
