@@ -40,7 +40,7 @@ class Admissible:
 
 
 def granted_model(grant: KeyGrant, wanted: Wanted, body: JsonObject) -> GrantedModel:
-    """The model that is asked for, by its exact id. Raises `Denial`."""
+    """The model that is asked for, by its id. Raises `Denial`."""
     name = wanted.model if wanted.protocol == "gemini" else body.values.get("model")
     if not isinstance(name, str):
         raise Denial("invalid", "model must be a string")

@@ -16,6 +16,7 @@ from gateway.forward import Forwarder, Outgoing
 from gateway.headers import presented_key, request_headers, upstream_query
 from gateway.json_text import BadJson, JsonObject
 from gateway.ledger import Ledger
+from gateway.meter import Meter
 from gateway.models_list import list_models, one_model
 from gateway.policy import apply_policy
 from gateway.protocols import Wanted, protocol_of, wanted
@@ -65,7 +66,8 @@ class Gateway:
 
     async def _answer(self, request: web.Request) -> web.StreamResponse:
         asked = wanted(request.method, request.raw_path, request.headers)
-        grant = await self.ledger.find(presented_key(request))
+        find = self.ledger.find_for_call if asked.action == "call" else self.ledger.find
+        grant = await find(presented_key(request))
         if asked.action == "models":
             return web.json_response(list_models(asked.protocol, grant))
         if asked.action == "model":
@@ -98,7 +100,7 @@ class Gateway:
             provider_key=key,
             hides_usage=admitted.hides_usage,
         )
-        call = OpenCall(self.ledger, row, grant, admitted.price)
+        call = OpenCall(self.ledger, row, grant, admitted.price, Meter(asked.dialect))
         return await self.forwarder.answer(request, call, outgoing)
 
     async def _count(

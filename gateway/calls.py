@@ -52,7 +52,7 @@ class OpenCall:
     row: NewCall
     grant: KeyGrant
     price: ModelPrice
-    meter: Meter | None = None
+    meter: Meter
     http_status: int | None = None
     error_kind: str | None = None
     first_byte_ms: int | None = None
@@ -85,9 +85,8 @@ class OpenCall:
         self.ledger.settle_soon(self.row, end)
 
     def _metered_end(self) -> CallEnd:
-        usage = None if self.meter is None else self.meter.usage(is_cut=self.is_upstream_cut)
-        if self.meter is not None:
-            self.error_kind = self.meter.error_kind or self.error_kind
+        usage = self.meter.usage(is_cut=self.is_upstream_cut)
+        self.error_kind = self.meter.error_kind or self.error_kind
         if usage is None:
             self.error_kind = self.error_kind or "usage_missing"
             return self._end("held")
@@ -95,12 +94,11 @@ class OpenCall:
 
     def _cost(self, usage: CallUsage) -> int:
         """By the service that was given. A reseller's own figure is what is billed."""
-        meter = self.meter
-        price = self.price if meter is None else self.price.of_service(meter.service) or self.price
+        price = self.price.of_service(self.meter.service) or self.price
         cost = cost_nanos(price, usage)
-        if meter is None or meter.reported_usd is None or self.row.provider != "openrouter":
+        if self.meter.reported_usd is None or self.row.provider != "openrouter":
             return cost
-        reported = nanos_of_usd(meter.reported_usd)
+        reported = nanos_of_usd(self.meter.reported_usd)
         if abs(reported - cost) > _DIFFERENCE * max(reported, cost):
             log.warning("price differs", model=self.row.upstream_model, ours=cost, reported=reported)
         return reported

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -13,6 +12,7 @@ from domain.prices import ModelPrice, PriceBook
 from gateway.denials import Denial
 from gateway.ledger import answering
 from gateway.protocols import Dialect
+from gateway.recent import Recent
 from gateway.upstreams import Upstream
 from store.database import Database
 from store.keys import GrantedModel, KeyGrant
@@ -20,8 +20,9 @@ from store.prices import current_prices
 from store.provider_keys import provider_key
 from store.server_secret import ServerSecret
 
-# An operator's new price counts from then on.
-PRICES_AGE_SEC = 5.0
+# An operator's new price or key counts after this long.
+AGE_SEC = 5.0
+_BOOK = "book"
 
 
 @dataclass
@@ -33,8 +34,8 @@ class Catalog:
     upstreams: Mapping[str, Upstream]
     keys: Mapping[str, SecretStr]
     scripted_prices: Mapping[str, ModelPrice] = field(default_factory=lambda: dict[str, ModelPrice]())
-    _book: PriceBook | None = None
-    _read_at: float = 0.0
+    _books: Recent[PriceBook] = field(default_factory=lambda: Recent[PriceBook](AGE_SEC))
+    _provider_keys: Recent[str] = field(default_factory=lambda: Recent[str](AGE_SEC))
 
     def upstream(self, model: GrantedModel, dialect: Dialect) -> Upstream:
         """Who answers a call. Raises `Denial` for one that nobody does."""
@@ -60,16 +61,22 @@ class Catalog:
         """The user's own key, else the operator's, else the environment's. Raises `Denial`."""
         if upstream.auth == "none":
             return None
+        of_whom = (upstream.name, grant.owner_user_id)
+        key = self._provider_keys.get(of_whom)
+        if key is not None:
+            return key
         async with answering():
-            key = await provider_key(self.db, self.secret, upstream.name, grant.owner_user_id)
+            key = await provider_key(self.db, self.secret, *of_whom)
         if key is None and upstream.name in self.keys:
             key = self.keys[upstream.name].get_secret_value()
         if key is None:
             raise Denial("no_provider_key", f"the gateway has no key of {upstream.name}")
+        self._provider_keys.put(of_whom, key)
         return key
 
     async def _prices(self) -> PriceBook:
-        if self._book is None or time.monotonic() - self._read_at > PRICES_AGE_SEC:
-            self._read_at = time.monotonic()
-            self._book = await current_prices(self.db)
-        return self._book
+        book = self._books.get(_BOOK)
+        if book is None:
+            book = await current_prices(self.db)
+            self._books.put(_BOOK, book)
+        return book

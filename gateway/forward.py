@@ -18,7 +18,8 @@ from aiohttp import HttpVersion11, web
 from gateway.calls import OpenCall
 from gateway.denials import Denial
 from gateway.headers import response_headers
-from gateway.meter import MAX_WHOLE_BYTES, Meter
+from gateway.idle_watch import IdleWatch
+from gateway.meter import MAX_WHOLE_BYTES
 from gateway.protocols import Dialect
 from gateway.usage_chunk import UsageChunkFilter
 
@@ -60,13 +61,14 @@ class Forwarder:
 
     async def ask(self, outgoing: Outgoing) -> aiohttp.ClientResponse:
         """The upstream's answer, its body unread. Raises what aiohttp does."""
-        return await self._session(outgoing.socket).post(
-            outgoing.url,
-            params=outgoing.query,
-            headers=outgoing.headers,
-            data=outgoing.body,
-            allow_redirects=False,
-        )
+        async with asyncio.timeout(READ_TIMEOUT_SEC):
+            return await self._session(outgoing.socket).post(
+                outgoing.url,
+                params=outgoing.query,
+                headers=outgoing.headers,
+                data=outgoing.body,
+                allow_redirects=False,
+            )
 
     async def answer(self, request: web.Request, call: OpenCall, outgoing: Outgoing) -> web.StreamResponse:
         """Ask, relay, and book the end. Raises `Denial` when there is nothing to relay, its end booked."""
@@ -82,7 +84,7 @@ class Forwarder:
             async with await self.ask(outgoing) as upstream:
                 if upstream.status in (401, 403):
                     raise Denial("upstream_auth", "the gateway's own access to the provider was refused")
-                body = await upstream.content.read(MAX_ERROR_BYTES)
+                body = await _read_up_to(upstream, MAX_ERROR_BYTES)
                 headers = _without_secret(upstream, outgoing.provider_key)
                 return web.Response(status=upstream.status, body=_scrubbed(body, outgoing), headers=headers)
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
@@ -105,9 +107,8 @@ class Forwarder:
             call.http_status = upstream.status
             if upstream.status != 200:
                 return await self._relay_error(call, outgoing, upstream)
-            is_stream = upstream.content_type == "text/event-stream"
-            call.meter = Meter(outgoing.dialect, is_stream=is_stream)
-            if is_stream or "content-length" not in upstream.headers:
+            call.meter.is_stream = upstream.content_type == "text/event-stream"
+            if call.meter.is_stream or "content-length" not in upstream.headers:
                 return await self._relay_stream(request, call, outgoing, upstream)
             return await self._relay_whole(request, call, upstream)
 
@@ -116,7 +117,7 @@ class Forwarder:
     ) -> web.Response:
         """The provider's own error, but for one about our key. It did nothing, so it costs nothing."""
         try:
-            body = await upstream.content.read(MAX_ERROR_BYTES)
+            body = await _read_up_to(upstream, MAX_ERROR_BYTES)
         except (aiohttp.ClientError, TimeoutError, OSError):
             body = b""
         await call.end_unused("refused_upstream", f"http_{upstream.status}")
@@ -132,25 +133,17 @@ class Forwarder:
         self, request: web.Request, call: OpenCall, upstream: aiohttp.ClientResponse
     ) -> web.StreamResponse:
         """A document of known length is booked before it is passed on, so the next call finds it booked."""
-        meter = call.meter
-        assert meter is not None
-        parts: list[bytes] = []
-        size = 0
         try:
-            async for chunk in upstream.content.iter_any():
-                call.note_first_byte()
-                meter.feed(chunk)
-                parts.append(chunk)
-                size += len(chunk)
-                if size > MAX_WHOLE_BYTES:
-                    raise aiohttp.ClientPayloadError("too long")
+            body = await _read_up_to(upstream, MAX_WHOLE_BYTES)
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             call.is_upstream_cut, call.error_kind = True, "cut"
             await call.end_metered()
             raise Denial("upstream_cut", f"the provider's answer broke off ({_told(error)})") from None
+        call.note_first_byte()
+        call.meter.feed(body)
         call.is_client_gone = _is_gone(request)
         await call.end_metered()
-        return web.Response(status=200, body=b"".join(parts), headers=response_headers(upstream.headers))
+        return web.Response(status=200, body=body, headers=response_headers(upstream.headers))
 
     async def _relay_stream(
         self,
@@ -161,24 +154,17 @@ class Forwarder:
     ) -> web.StreamResponse:
         response = web.StreamResponse(status=200, headers=response_headers(upstream.headers))
         usage_filter = UsageChunkFilter() if outgoing.hides_usage else None
-        try:
-            await _send_head(request, call, response)
-            async for chunk in upstream.content.iter_any():
-                call.note_first_byte()
-                assert call.meter is not None
-                call.meter.feed(chunk)
-                shown = chunk if usage_filter is None else usage_filter.feed(chunk)
-                if not call.is_client_gone and shown:
-                    await _send(response, call, shown)
-                    if call.is_client_gone:
-                        break
-            if call.is_client_gone:
-                await self._drain(call, upstream)
-        except (aiohttp.ClientError, TimeoutError, OSError) as error:
-            call.is_upstream_cut = True
-            call.error_kind = "timeout" if isinstance(error, TimeoutError) else "cut"
+        await _send_head(request, call, response)
+        with IdleWatch(READ_TIMEOUT_SEC, upstream.close) as watch:
+            try:
+                await _relay_chunks(Relay(request, call, response, usage_filter, watch), upstream)
+                if call.is_client_gone:
+                    await self._drain(call, upstream, watch)
+            except (aiohttp.ClientError, TimeoutError, OSError) as error:
+                is_late = watch.is_expired or isinstance(error, TimeoutError)
+                call.is_upstream_cut, call.error_kind = True, "timeout" if is_late else "cut"
         if usage_filter is not None and not call.is_client_gone and (rest := usage_filter.end()):
-            await _send(response, call, rest)
+            await _send(request, call, response, rest)
         await call.end_metered()
         if call.is_upstream_cut or call.is_client_gone:
             _break_off(request, call)
@@ -186,7 +172,7 @@ class Forwarder:
             await response.write_eof()
         return response
 
-    async def _drain(self, call: OpenCall, upstream: aiohttp.ClientResponse) -> None:
+    async def _drain(self, call: OpenCall, upstream: aiohttp.ClientResponse, watch: IdleWatch) -> None:
         """Read on without a client. Raises as reading does; `TimeoutError` after `DRAIN_SEC`."""
         if self._n_drains >= MAX_DRAINS:
             raise TimeoutError
@@ -194,7 +180,7 @@ class Forwarder:
         try:
             async with asyncio.timeout(DRAIN_SEC):
                 async for chunk in upstream.content.iter_any():
-                    assert call.meter is not None
+                    watch.touch()
                     call.meter.feed(chunk)
         finally:
             self._n_drains -= 1
@@ -216,10 +202,34 @@ class Forwarder:
                     total=None,
                     connect=CONNECT_TIMEOUT_SEC,
                     sock_connect=CONNECT_TIMEOUT_SEC,
-                    sock_read=READ_TIMEOUT_SEC,
                 ),
             )
         return session
+
+
+@dataclass(frozen=True)
+class Relay:
+    """One stream on its way to a client."""
+
+    request: web.Request
+    call: OpenCall
+    response: web.StreamResponse
+    usage_filter: UsageChunkFilter | None
+    watch: IdleWatch
+
+
+async def _relay_chunks(relay: Relay, upstream: aiohttp.ClientResponse) -> None:
+    """Until the upstream ends or the client is gone. Raises as reading from upstream does."""
+    call, usage_filter, watch = relay.call, relay.usage_filter, relay.watch
+    async for chunk in upstream.content.iter_any():
+        watch.touch()
+        call.note_first_byte()
+        call.meter.feed(chunk)
+        shown = chunk if usage_filter is None else usage_filter.feed(chunk)
+        if shown:
+            await _send(relay.request, call, relay.response, shown)
+        if call.is_client_gone:
+            return
 
 
 async def _send_head(request: web.Request, call: OpenCall, response: web.StreamResponse) -> None:
@@ -229,13 +239,28 @@ async def _send_head(request: web.Request, call: OpenCall, response: web.StreamR
         call.is_client_gone = True
 
 
-async def _send(response: web.StreamResponse, call: OpenCall, chunk: bytes) -> None:
+async def _send(request: web.Request, call: OpenCall, response: web.StreamResponse, chunk: bytes) -> None:
     """To the client, whose going away is no failure of the call."""
     try:
-        async with asyncio.timeout(WRITE_TIMEOUT_SEC):
+        if _is_slow(request):
+            async with asyncio.timeout(WRITE_TIMEOUT_SEC):
+                await response.write(chunk)
+        else:
             await response.write(chunk)
     except (OSError, TimeoutError):
         call.is_client_gone = True
+
+
+async def _read_up_to(upstream: aiohttp.ClientResponse, limit: int) -> bytes:
+    """The whole body. Raises `ClientPayloadError` for a longer one, and as reading does."""
+    body = bytearray()
+    with IdleWatch(READ_TIMEOUT_SEC, upstream.close) as watch:
+        async for chunk in upstream.content.iter_any():
+            watch.touch()
+            body += chunk
+            if len(body) > limit:
+                raise aiohttp.ClientPayloadError("the answer is too long")
+    return bytes(body)
 
 
 def _break_off(request: web.Request, call: OpenCall) -> None:
@@ -247,6 +272,11 @@ def _break_off(request: web.Request, call: OpenCall) -> None:
     else:
         # What was relayed still arrives; the mark of a whole body does not.
         request.transport.close()
+
+
+def _is_slow(request: web.Request) -> bool:
+    """Whether the client has yet to read what it was sent: only then may a write wait."""
+    return request.transport is not None and request.transport.get_write_buffer_size() > 0
 
 
 def _is_gone(request: web.Request) -> bool:

@@ -29,11 +29,12 @@ _MAX_LINE_BYTES = 16 * 1024 * 1024
 
 
 class Meter:
-    """Fed with an answer's bytes in order. `is_stream` for server-sent events, else one JSON document."""
+    """Fed with an answer's bytes in order."""
 
-    def __init__(self, dialect: Dialect, *, is_stream: bool) -> None:
+    def __init__(self, dialect: Dialect) -> None:
+        self.is_stream = False
+        """Whether they are server-sent events, else one JSON document."""
         self._dialect: Dialect = dialect
-        self._is_stream = is_stream
         self._mark = _MARKS[dialect]
         self._rest = bytearray()
         self._numbers: dict[str, Any] = {}
@@ -47,7 +48,7 @@ class Meter:
         """The service tier that was given, by the provider's word."""
 
     def feed(self, chunk: bytes) -> None:
-        if not self._is_stream:
+        if not self.is_stream:
             self._keep(chunk, MAX_WHOLE_BYTES)
             return
         end = chunk.rfind(b"\n")
@@ -64,14 +65,14 @@ class Meter:
 
         `is_cut`: the answer broke off. Then only a usage that nothing can follow counts.
         """
-        if not self._is_stream and not is_cut:
+        if not self.is_stream and not is_cut:
             self._read_whole()
-        elif self._is_stream and self._rest:
+        elif self.is_stream and self._rest:
             self._read_lines(self._rest)
             self._rest.clear()
         # Of these two a provider may tell a usage so far with each chunk; of a whole stream the last counts.
         is_whole = not is_cut and self.error_kind is None and self._dialect in ("chat", "gemini")
-        is_over = self._is_final or (self._is_stream and is_whole)
+        is_over = self._is_final or (self.is_stream and is_whole)
         if not is_over or not self._numbers or self._is_lost:
             return None
         try:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from gateway.denials import Denial, Protocol
-from store.keys import GrantedModel, KeyGrant
+from store.keys import ANY_MODEL, GrantedModel, KeyGrant
 
 # Lists tell when a model was made; ours does not matter to anybody.
 _CREATED = 1_700_000_000
@@ -13,8 +13,8 @@ _CREATED_AT = "2023-11-14T22:13:20Z"
 
 
 def list_models(protocol: Protocol, grant: KeyGrant) -> dict[str, Any]:
-    """All of them, in one page."""
-    models = [_model(protocol, model) for model in grant.models]
+    """All that the key names, in one page; a family's are not counted up."""
+    models = [_model(protocol, model) for model in grant.models if model.name != ANY_MODEL]
     if protocol == "gemini":
         return {"models": models}
     if protocol == "openai":

@@ -52,7 +52,7 @@ class PostgresServer:
 
 
 @contextmanager
-def running_postgres() -> Iterator[PostgresServer]:
+def running_postgres(*, has_fsync: bool = False) -> Iterator[PostgresServer]:
     """initdb and start; stopped and removed at the end. As root it runs as nobody: Postgres refuses root."""
     root = Path(tempfile.mkdtemp(prefix="evolve-pg-", dir="/tmp"))
     identity = {"user": UNPRIVILEGED_UID, "group": UNPRIVILEGED_UID} if os.geteuid() == 0 else {}
@@ -63,7 +63,14 @@ def running_postgres() -> Iterator[PostgresServer]:
     env = {"PATH": os.environ["PATH"], "LC_ALL": "C.UTF-8", "HOME": str(root)}
     initdb = [binaries() / "initdb", "-D", data, "--no-sync", "-U", "postgres", "--auth=trust", "-E", "UTF8"]
     subprocess.run(initdb, check=True, capture_output=True, env=env, **identity)
-    options = ["-c", "listen_addresses=", "-c", "fsync=off", "-c", "max_connections=200"]
+    options = [
+        "-c",
+        "listen_addresses=",
+        "-c",
+        f"fsync={'on' if has_fsync else 'off'}",
+        "-c",
+        "max_connections=200",
+    ]
     with open(root / "log", "wb") as log:
         server = subprocess.Popen(
             [binaries() / "postgres", "-D", data, "-k", root, *options],
