@@ -53,6 +53,9 @@ class WorkerSettings(JobSettings):
     npm_registry: str = Field(
         default="", description="Where harnesses are fetched from. Default: what npm on this host is set to."
     )
+    agent_build_image: str = Field(
+        default="python:3.12-bookworm", description="Image of the box that registered agents are built in."
+    )
     gateway_socket: Path = Field(
         default=Path(), description="See the gateway's. Default `$EVOLVE_HOME/run/gateway/gateway.sock`."
     )
