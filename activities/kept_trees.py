@@ -88,7 +88,7 @@ def content_of(
     first = file.read(PIECE_BYTES + 1)
     is_text = b"\0" not in first if is_text is None else is_text
     if len(first) <= PIECE_BYTES:
-        data = mask.text(first) if is_text else mask.binary(first)
+        data = mask.text(first) if is_text else mask.in_place(first)
         return KeptContent(len(data), hashlib.sha256(data).hexdigest(), data)
     digest, size = hashlib.sha256(), 0
     with scratch.open("wb") as target:
@@ -100,7 +100,7 @@ def content_of(
 
 
 def _masked(first: bytes, file: IO[bytes], mask: SecretMask, *, is_text: bool) -> Iterator[bytes]:
-    output, at, piece = MaskedOutput(mask, is_text=is_text), 0, first
+    output, at, piece = MaskedOutput(mask, is_in_place=not is_text), 0, first
     while piece:
         ready = output.take(at, piece)
         at += len(piece)

@@ -1,13 +1,17 @@
-"""Known secret values out of what is kept: each becomes `[secret:NAME]`, and is counted."""
+"""Known secret values out of what is kept: each becomes `[secret:NAME]`, and is counted.
+
+Output is masked in place before it is stored, so that no offset moves; what is kept as a file is masked then.
+"""
 
 from __future__ import annotations
 
 import json
 import re
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass
 
+from activities.sandboxes.process_poll import Chunk, ExitStatus, Stream
 from store.database import Database
 from store.keys import key_text
 from store.server_secret import ServerSecret
@@ -15,9 +19,6 @@ from store.server_secret import ServerSecret
 _KEYS = "SELECT id, role, step FROM gateway_keys WHERE trial_id = $1 AND attempt_number = $2"
 MIN_SECRET_BYTES = 8
 """A shorter value is found everywhere, and hides nothing."""
-
-_Shown = Callable[[str, int], bytes]
-"""What stands for a value, by its secret's name and its length."""
 
 
 class SecretMask:
@@ -30,38 +31,58 @@ class SecretMask:
                 encoded = form.encode("utf-8", "surrogateescape")
                 if len(encoded) >= MIN_SECRET_BYTES:
                     self._names.setdefault(encoded, name)
+        self._values = tuple(self._names)
+        self._longest = max(map(len, self._values), default=0)
+        # What was masked in place before is named, and counted, all the same.
+        self._names |= {
+            _in_place(form, name): name for form, name in self._names.items() if _fits(form, name)
+        }
         # The longest first: one secret may begin with another.
         forms = sorted(self._names, key=len, reverse=True)
         self._pattern = re.compile(b"|".join(map(re.escape, forms))) if forms else None
-        self._longest = len(forms[0]) if forms else 0
         self.counts: Counter[str] = Counter()
 
     def text(self, data: bytes) -> bytes:
         """The data with `[secret:NAME]` in place of each value."""
-        return self._replace(data, lambda name, _: f"[secret:{name}]".encode())
+        return self._replace(data, lambda _, name: _marker(name))
 
-    def binary(self, data: bytes) -> bytes:
-        """The data with stars in place of each value: a database stays one, since nothing moves."""
-        return self._replace(data, lambda _, length: b"*" * length)
+    def in_place(self, data: bytes) -> bytes:
+        """As `text`, but filled up with stars, so that nothing moves: offsets hold, a database stays one.
+
+        A value shorter than its name's mark is only stars.
+        """
+        return self._replace(data, _in_place)
 
     def n_undecided(self, data: bytes) -> int:
         """How many of the last bytes may be the beginning of a value that goes on behind them."""
         for length in range(min(self._longest - 1, len(data)), 0, -1):
             end = data[-length:]
-            if any(form.startswith(end) for form in self._names):
+            if any(form.startswith(end) for form in self._values):
                 return length
         return 0
 
-    def _replace(self, data: bytes, shown: _Shown) -> bytes:
+    def _replace(self, data: bytes, shown: Callable[[bytes, str], bytes]) -> bytes:
         if self._pattern is None:
             return data
 
         def replaced(found: re.Match[bytes]) -> bytes:
             name = self._names[found[0]]
             self.counts[name] += 1
-            return shown(name, len(found[0]))
+            return shown(found[0], name)
 
         return self._pattern.sub(replaced, data)
+
+
+def _marker(name: str) -> bytes:
+    return f"[secret:{name}]".encode()
+
+
+def _fits(form: bytes, name: str) -> bool:
+    return len(_marker(name)) <= len(form)
+
+
+def _in_place(form: bytes, name: str) -> bytes:
+    return (_marker(name) if _fits(form, name) else b"").ljust(len(form), b"*")
 
 
 @dataclass(frozen=True)
@@ -76,9 +97,9 @@ class Piece:
 class MaskedOutput:
     """One stream, masked as it comes: what may be the beginning of a secret waits for what follows."""
 
-    def __init__(self, mask: SecretMask, *, is_text: bool = True) -> None:
+    def __init__(self, mask: SecretMask, *, is_in_place: bool = False) -> None:
         self._mask = mask
-        self._masked = mask.text if is_text else mask.binary
+        self._masked = mask.in_place if is_in_place else mask.text
         self._held = b""
         self._at = 0
 
@@ -97,6 +118,29 @@ class MaskedOutput:
     def end(self) -> Piece | None:
         """What was held, as there is no more."""
         return self.take(self._at + len(self._held), b"", is_last=True)
+
+
+async def masked_in_place(
+    items: AsyncIterator[Chunk | ExitStatus], mask: SecretMask
+) -> AsyncIterator[Chunk | ExitStatus]:
+    """A followed process's output with the values of secrets masked, every byte at its own offset.
+
+    What may be the beginning of a secret is given with what comes behind it: whoever follows on from the
+    last given byte reads it again.
+    """
+    outputs: dict[Stream, MaskedOutput] = {}
+    async for item in items:
+        if isinstance(item, ExitStatus):
+            for stream, output in outputs.items():
+                rest = output.end()
+                if rest is not None:
+                    yield Chunk(stream, rest.offset, rest.data)
+            yield item
+            continue
+        output = outputs.setdefault(item.stream, MaskedOutput(mask, is_in_place=True))
+        piece = output.take(item.offset, item.data)
+        if piece is not None:
+            yield Chunk(item.stream, piece.offset, piece.data)
 
 
 async def key_secrets(

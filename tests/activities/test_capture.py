@@ -19,7 +19,8 @@ from activities import following, kept_trees
 from activities.capture import Capture
 from activities.harnesses.base import HomeRules, SessionCopy
 from activities.home_capture import keep_home
-from activities.masks import MaskedOutput, SecretMask, key_secrets
+from activities.masks import MaskedOutput, SecretMask, key_secrets, masked_in_place
+from activities.sandboxes.process_poll import Chunk, ExitStatus
 from activities.traces.keep import keep_trace
 from activities.traces.live import Stream
 from domain.errors import SandboxDeath
@@ -200,7 +201,7 @@ async def test_secrets_are_masked_and_counted(
     assert await kept(capture) == {
         "agent/codex.txt": shown,
         "agent/small": shown,
-        "agent/database": b"\0" + b"*" * len(KEY),
+        "agent/database": b"\0[secret:KEY]********",
         "agent/large": b"." * 990 + b"[secret:KEY]" + b"." * 2_000,
     }
     assert capture.masked == {"KEY": 4, "TOKEN": 6}
@@ -216,6 +217,27 @@ def test_a_secret_is_found_however_its_stream_is_cut() -> None:
         assert b"".join(piece.data for piece in told) == expected
         assert [piece.offset for piece in told] == [0, *(piece.end for piece in told[:-1])]
         assert told[-1].end == len(data)
+
+
+async def test_output_is_masked_before_it_is_stored_and_no_offset_moves() -> None:
+    async def follow() -> AsyncIterator[Chunk | ExitStatus]:
+        yield Chunk("out", 100, f"key={KEY[:10]}".encode())
+        yield Chunk("err", 0, KEY.encode() * 2)
+        yield Chunk("out", 114, f"{KEY[10:]}\nevk-".encode())
+        yield ExitStatus(0, False, False, None, None)
+
+    given = [item async for item in masked_in_place(follow(), SecretMask({"KEY": KEY}))]
+    assert given == [
+        Chunk("out", 100, b"key="),
+        Chunk("err", 0, b"[secret:KEY]********" * 2),
+        Chunk("out", 104, b"[secret:KEY]********\n"),
+        Chunk("out", 125, b"evk-"),
+        ExitStatus(0, False, False, None, None),
+    ]
+    kept = SecretMask({"KEY": KEY})
+    assert kept.text(b"key=[secret:KEY]********\n") == b"key=[secret:KEY]\n"
+    assert kept.counts == {"KEY": 1}
+    assert SecretMask({"A_LONG_NAME": "12345678"}).in_place(b"a12345678b") == b"a********b"
 
 
 async def test_an_attempts_keys_are_among_its_secrets(db: Database) -> None:
