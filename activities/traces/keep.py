@@ -21,18 +21,19 @@ TRAJECTORY_MAX_BYTES = 32 * 1024 * 1024
 
 
 async def keep_trace(capture: Capture, streams: Mapping[Stream, str], version: str | None) -> None:
-    """Complete the attempt's trace and keep its trajectory; nothing for an agent without a parser.
+    """Complete the attempt's trace and keep its trajectory; of an agent without a parser only its calls.
 
     To be called when no more output is stored and no more calls are made, by the phase that closes the
     attempt: whatever became of the one that followed the agent, the stored output is read to its end.
     `streams` are the agent's (process's stream → stored one), `version` the harness's that ran.
     """
+    db, fence = capture.hands.db, capture.fence
+    if capture.context.arm.spends:
+        await write_gateway_lines(db, fence)
     parser = PARSERS.get(capture.context.harness.parser_name or "")
     if parser is None:
         return
-    db, fence = capture.hands.db, capture.fence
     report = await (await LiveTrace.open(db, fence, parser, streams)).finish()
-    await write_gateway_lines(db, fence)
     if await events_bytes(db, fence.trial_id, fence.attempt_number) > TRAJECTORY_MAX_BYTES:
         capture.left_out.append(f"{TRAJECTORY}: the trace is larger than {TRAJECTORY_MAX_BYTES} bytes")
         return

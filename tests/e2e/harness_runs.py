@@ -1,4 +1,4 @@
-"""Real harnesses, from the package registry, against the scripted model: what each run must come to, exactly."""
+"""Real harnesses, from the package registry, against the scripted model: what each run must come to."""
 
 from __future__ import annotations
 
@@ -116,8 +116,8 @@ def check_run(platform: RunningPlatform, harness: str, trial: dict[str, Any]) ->
 
 def check_money(platform: RunningPlatform, trial: dict[str, Any]) -> None:
     calls = platform.rows(
-        "SELECT c.status, c.cost_nanos, k.revoked_at FROM gateway_calls c JOIN gateway_keys k ON k.id = c.key_id"
-        " WHERE k.trial_id = $1 ORDER BY c.started_at",
+        "SELECT c.status, c.cost_nanos, k.revoked_at FROM gateway_calls c"
+        " JOIN gateway_keys k ON k.id = c.key_id WHERE k.trial_id = $1 ORDER BY c.started_at",
         trial["id"],
     )
     assert [(call["status"], call["cost_nanos"]) for call in calls] == [

@@ -1,4 +1,4 @@
-"""Every harness runs for real: installed from the registry, through the gateway, verified to 1.0, billed exactly.
+"""Every harness runs for real: installed from the registry, through the gateway, verified, billed exactly.
 
 `make test` runs each on one provider, both providers in all; `make test-full` runs all of them on docker and
 local, as root and not, on glibc and musl images.
