@@ -22,7 +22,7 @@ from activities.sandboxes.file_lock import locked
 from activities.sandboxes.process import Chunk, ExitStatus, ProcessSpec
 from activities.trial_context import Hands
 from domain.agents import INSTALL_SCRIPT
-from domain.errors import EvolveError, InfrastructureFailure
+from domain.errors import InfrastructureFailure
 from domain.vocabulary import SandboxProvider as SandboxProviderName
 from store.agents import built_key, read_revision
 
@@ -47,14 +47,6 @@ class AgentBuildFailed(InfrastructureFailure):
     """A registered agent could not be built; the message ends with what its build said."""
 
     code = "agent_build_failed"
-
-
-async def read_own_agent(hands: Hands, revision_id: str) -> OwnAgent:
-    """The revision that an arm pinned; raises `EvolveError` when it was removed."""
-    row = await read_revision(hands.db, revision_id)
-    if row is None:
-        raise EvolveError(f"the registered agent {revision_id} was removed", code="agent_not_found")
-    return OwnAgent(revision_id, row["name"], row["run_command"], row["env"])
 
 
 async def ensure_built(hands: Hands, provider: SandboxProvider, agent: OwnAgent, fence: int) -> bool:

@@ -17,7 +17,10 @@ from domain.agents import (
     OPENAI_API_KEY,
     OPENAI_BASE_URL,
 )
+from domain.errors import EvolveError
 from domain.rosters import REGISTERED_STDOUT_FILE
+from store.agents import read_revision
+from store.database import Database
 
 PREFIX = BUNDLE_ROOT
 """The same path where it is built and where it runs: what a build wrote down of it stays true."""
@@ -41,6 +44,14 @@ class OwnAgent:
     env: Mapping[str, str]
 
 
+async def read_own_agent(db: Database, revision_id: str) -> OwnAgent:
+    """The revision that an arm pinned; raises `EvolveError` when it was removed."""
+    row = await read_revision(db, revision_id)
+    if row is None:
+        raise EvolveError(f"the registered agent {revision_id} was removed", code="agent_not_found")
+    return OwnAgent(revision_id, row["name"], row["run_command"], row["env"])
+
+
 class OwnHarness(UnbundledHarness):
     """`built` is the tar of its $PREFIX on this host, there before `install` is called."""
 
@@ -48,7 +59,7 @@ class OwnHarness(UnbundledHarness):
 
     def __init__(self, agent: OwnAgent, built: Path) -> None:
         self.name = agent.name
-        self._agent = agent
+        self.agent = agent
         self._built = built
 
     async def install(self, box: Box, context: HarnessContext) -> None:
@@ -62,7 +73,7 @@ class OwnHarness(UnbundledHarness):
         base_url = f"{access.base_url}/v1"
         env = {
             "HOME": context.home,
-            **self._agent.env,
+            **self.agent.env,
             "PREFIX": PREFIX,
             INSTRUCTION_FILE: INSTRUCTION_PATH,
             GATEWAY_BASE_URL: base_url,
@@ -71,5 +82,5 @@ class OwnHarness(UnbundledHarness):
             OPENAI_API_KEY: access.api_key,
             MODEL: access.model,
         }
-        argv = ("/bin/sh", "-c", _WITH_PREFIX, self.name, self._agent.run_command)
+        argv = ("/bin/sh", "-c", _WITH_PREFIX, self.name, self.agent.run_command)
         return Launch(argv, env, context.instruction.encode())

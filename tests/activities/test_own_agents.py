@@ -15,9 +15,9 @@ from pydantic import SecretStr
 
 from activities.bundles import Bundles
 from activities.harnesses.base import HarnessContext, ModelAccess
-from activities.harnesses.own import OwnAgent, OwnHarness, built_path
+from activities.harnesses.own import OwnAgent, OwnHarness, built_path, read_own_agent
 from activities.npm_registry import NpmRegistry
-from activities.own_agents import AgentBuildFailed, ensure_built, read_own_agent
+from activities.own_agents import AgentBuildFailed, ensure_built
 from activities.packages import TaskPackages
 from activities.sandboxes import process
 from activities.sandboxes.process import Chunk, ExitStatus, ProcessSpec
@@ -90,7 +90,7 @@ async def registered(hands: Hands, source: bytes, kind: AgentSource = "install_s
     await hands.blobs.put("agent-sources/s", source)
     stored = StoredSource(kind, "agent-sources/s", "0" * 64, len(source))
     agent, _ = await write_agent(hands.db, caller, registration, stored, is_new=True)
-    return await read_own_agent(hands, agent.id)
+    return await read_own_agent(hands.db, agent.id)
 
 
 async def build(hands: Hands, bench: Bench, agent: OwnAgent) -> bool:
