@@ -14,12 +14,12 @@ from domain.models import ModelRoute, route_of
 from domain.rosters import roster_of
 from store.budgets import budget_refusal
 from store.database import now
-from store.keys import GrantedModel, KeyPlan, key_text, mint_key
+from store.keys import GrantedModel, KeyPlan, KeyRole, key_text, mint_key
 
 GATEWAY_IN_BOX = f"http://127.0.0.1:{RELAY_PORT}"
 """The relay of the box's own net pod."""
 MAX_IN_FLIGHT = 32
-"""Calls that one agent may have under way: its sub-agents work at the same time."""
+"""Calls that one agent or judge may have under way: its sub-agents work at the same time."""
 # A key outlives the agent's deadline by this much: what an agent on a busy host still says is metered.
 KEY_MARGIN = timedelta(hours=1)
 
@@ -91,15 +91,33 @@ def _access(hands: Hands, context: TrialContext, route: ModelRoute) -> ModelAcce
 
 def _plan(context: TrialContext, route: ModelRoute) -> KeyPlan:
     model = GrantedModel(name=route.name_in_box, provider=route.provider, upstream_model=route.upstream_model)
+    return plan_key(
+        context,
+        "agent",
+        (model,),
+        cap_nanos=context.plan.max_trial_spend_nanos,
+        lifetime_sec=context.agent_timeout_sec,
+    )
+
+
+def plan_key(
+    context: TrialContext,
+    role: KeyRole,
+    models: tuple[GrantedModel, ...],
+    *,
+    cap_nanos: int,
+    lifetime_sec: float,
+) -> KeyPlan:
+    """A key of the attempt for one role, good for `lifetime_sec` from now with a margin."""
     return KeyPlan(
-        role="agent",
+        role=role,
         job_id=context.attempt.job_id,
         trial_id=context.attempt.trial_id,
         attempt_number=context.attempt.attempt_number,
         owner_user_id=context.job.owner_user_id,
         org_id=context.job.org_id,
-        models=(model,),
-        cap_nanos=context.plan.max_trial_spend_nanos,
+        models=models,
+        cap_nanos=cap_nanos,
         max_in_flight=MAX_IN_FLIGHT,
-        expires_at=now() + timedelta(seconds=context.agent_timeout_sec) + KEY_MARGIN,
+        expires_at=now() + timedelta(seconds=lifetime_sec) + KEY_MARGIN,
     )

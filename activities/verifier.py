@@ -9,10 +9,11 @@ from temporalio import activity
 from activities.archives import tar_of_tree
 from activities.following import Followed, follow_into_store
 from activities.heartbeats import heartbeats
+from activities.judge import mint_judge_env, revoke_judge_key
 from activities.open_box import Windows, enter
 from activities.sandboxes import process
 from activities.sandboxes.base import Box
-from activities.sandboxes.process import ProcessSpec
+from activities.sandboxes.process import ProcessSpec, Stream
 from activities.signatures import RUN_VERIFIER, VerifierEnd, VerifierInput
 from activities.trial_context import Hands, TrialContext, fence_of
 from domain.errors import EvolveError
@@ -24,7 +25,7 @@ from store.database import now
 from store.record import PhaseChange
 
 PROCESS = "verifier"
-STREAMS = {"out": "verifier/stdout"}
+STREAMS: dict[Stream, str] = {"out": "verifier/stdout"}
 TESTS_DIR = "/tests"
 LOGS_DIR = "/logs/verifier"
 # $1 holds the tests. The verifier's directory is made fresh, root's alone, so that nothing the agent left
@@ -78,10 +79,11 @@ class RunVerifier:
                 except BoxUnfit as unfit:
                     return VerifierEnd(problem=unfit.message)
                 started_at = windows.close("shared_verify_setup", started_at)
-            await process.start(box, self._spec(context, box, attempt.timeout_sec))
+                await process.start(box, await self._spec(context, box, attempt.timeout_sec))
             fence = fence_of(attempt, AttemptPhase.VERIFY)
             status = await follow_into_store(self._hands.db, box, fence, Followed(PROCESS, STREAMS))
             windows.close("verifier", status.started_at or started_at)
+            await revoke_judge_key(self._hands, context)
             reading = await read_reward_files(box)
             if isinstance(reading, Reward):
                 windows.members["verifier_result"] = {"rewards": reading.rewards}
@@ -101,13 +103,18 @@ class RunVerifier:
             said = result.stderr.decode(errors="replace").strip()
             raise BoxUnfit(f"the agent left the box unfit for its verifier: {said}")
 
-    def _spec(self, context: TrialContext, box: Box, timeout_sec: float) -> ProcessSpec:
+    async def _spec(self, context: TrialContext, box: Box, timeout_sec: float) -> ProcessSpec:
         return ProcessSpec(
             name=PROCESS,
             argv=("sh", "-c", SCRIPT),
             user=None,
             cwd=box.workdir,
-            env={**resolve_env(context.task.env), **resolve_env(context.task.verifier_env)},
+            env={
+                **resolve_env(context.task.env),
+                **resolve_env(context.task.verifier_env),
+                **await mint_judge_env(self._hands, context),
+                **context.plan.verifier_env,
+            },
             stdin=None,
             deadline_sec=timeout_sec,
         )

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pydantic import BaseModel, ConfigDict
 
 from domain.errors import TaskError
+from domain.judges import needs_secret
 from domain.providers import PROVIDERS, ProviderCapabilities
 from domain.tasks import EnvValue, Task
 from domain.vocabulary import SandboxProvider
@@ -85,8 +86,8 @@ NOT_YET: tuple[NotYet, ...] = (
     ),
     NotYet(
         "[verifier.env]",
-        "a ${VAR} template without a default is not supported yet",
-        lambda task: _has_open_template(task.verifier_env),
+        "a ${VAR} template that asks for no judge's credential needs a default",
+        lambda task: any(needs_secret(value) for value in task.verifier_env.values()),
     ),
     NotYet(
         "[solution.env]",

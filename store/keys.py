@@ -17,6 +17,7 @@ from sqlalchemy import Index
 from sqlmodel import Field
 
 from domain.errors import EvolveError
+from domain.models import route_of
 from store.database import Database, Row, json_column, nanos_column, time_column
 from store.server_secret import ServerSecret
 
@@ -55,14 +56,25 @@ class GatewayKey(Row, table=True):
     revoked_at: datetime | None = Field(default=None, sa_column=time_column(nullable=True))
 
 
+ANY_MODEL = "*"
+
+
 class GrantedModel(BaseModel):
-    """A model that a key may call: `name` is the id that the box uses, the rest is where it goes."""
+    """A model that a key may call: `name` is the id that the box uses, the rest is where it goes.
+
+    The name `ANY_MODEL` stands for every model of `provider` that has a price: a judge names its own.
+    """
 
     model_config = ConfigDict(frozen=True)
 
     name: str
     provider: str
     upstream_model: str
+
+    @classmethod
+    def family(cls, provider: str) -> GrantedModel:
+        """Every model of one provider."""
+        return cls(name=ANY_MODEL, provider=provider, upstream_model=ANY_MODEL)
 
 
 class KeyPlan(BaseModel):
@@ -108,8 +120,19 @@ class KeyGrant(BaseModel):
     expires_at: datetime
 
     def model(self, name: str) -> GrantedModel | None:
-        """The model of that exact id, or None when the key may not call it."""
-        return next((model for model in self.models if model.name == name), None)
+        """The model of that id, exact or of a granted family, or None when the key may not call it."""
+        exact = next((model for model in self.models if model.name == name != ANY_MODEL), None)
+        return exact or self._of_family(name)
+
+    def _of_family(self, name: str) -> GrantedModel | None:
+        """A name that no table knows is taken for a family's own: what has no price is refused anyway."""
+        route = route_of(name)
+        for family in self.models:
+            is_own = route.provider == family.provider if route else "/" not in name
+            if family.name == ANY_MODEL and is_own:
+                upstream = route.upstream_model if route else name
+                return GrantedModel(name=name, provider=family.provider, upstream_model=upstream)
+        return None
 
 
 class KeyRevoked(EvolveError):

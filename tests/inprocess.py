@@ -30,6 +30,8 @@ from workflows import names
 from workflows.dataset_import import DatasetImportWorkflow
 from workflows.inputs import ImportInput
 
+SECRET = "a secret for tests, long enough to be one"
+
 
 @dataclass
 class Platform:
@@ -90,7 +92,7 @@ async def inprocess_platform(db: Database, temporal: str, root: Path) -> AsyncIt
         capabilities=host.capabilities,
         packages=TaskPackages(root / "tasks", blobs),
         bundles=Bundles(settings.bundles_dir, NpmRegistry()),
-        secret=ServerSecret("a secret for tests, long enough to be one"),
+        secret=ServerSecret(SECRET),
     )
     client = await Client.connect(temporal, namespace="evolve", data_converter=names.DATA_CONVERTER)
     side = workflow_side(queue=f"evolve-{uuid4().hex[:8]}", runner=sandboxed())

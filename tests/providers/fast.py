@@ -16,6 +16,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import shlex
 import shutil
 import tarfile
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
@@ -126,6 +127,7 @@ class FastBox:
         runs = self._at("/.evolve/run")
         try:
             (runs / name).mkdir(parents=True)
+            self._remember(name, (runs / staged / "env").read_text())
         except FileExistsError:
             return
         finally:
@@ -133,6 +135,11 @@ class FastBox:
         with (self._root.parent.parent / "executions").open("a") as log:
             log.write(f"{self.box_id} {name}\n")
         (runs / name / "started").write_text(mark)
+
+    def _remember(self, name: str, exports: str) -> None:
+        environments = self._root.parent.parent / "environments"
+        environments.mkdir(exist_ok=True)
+        (environments / f"{self.box_id}.{name}").write_text(exports)
 
     def _finish(self, run: Path) -> None:
         """Act the command, once its barrier is open."""
@@ -251,6 +258,12 @@ class FastProvider:
         if not (self._boxes / box_id).exists():
             raise SandboxDeath(f"no box {box_id}")
         return FastBox(self._boxes / box_id, self.barriers)
+
+    def environment(self, box_id: str, name: str) -> dict[str, str]:
+        """The variables that a process of a box was started with, also once the box is gone."""
+        lines = (self._boxes.parent / "environments" / f"{box_id}.{name}").read_text().splitlines()
+        pairs = (shlex.split(line)[1].partition("=") for line in lines)
+        return {key: value for key, _, value in pairs}
 
     async def list(self, installation_id: str) -> list[BoxListing]:
         tags = [BoxTag(**json.loads(path.read_text())) for path in self._boxes.glob("*/tag.json")]

@@ -7,7 +7,7 @@ from datetime import timedelta
 import pytest
 
 from store.database import Database, now
-from store.keys import KeyRevoked, find_key, key_text, mint_key, revoke_keys
+from store.keys import GrantedModel, KeyRevoked, find_key, key_text, mint_key, revoke_keys
 from store.server_secret import ServerSecret
 from tests.store.money_factory import MODEL, SECRET, key_plan
 
@@ -78,3 +78,19 @@ async def test_a_revoked_or_expired_key_is_unknown(db: Database) -> None:
         await mint_key(db, SECRET, agent)
     expired = await mint_key(db, SECRET, key_plan(expires_at=now() - timedelta(seconds=1)))
     assert await find_key(db, SECRET, expired) is None
+
+
+async def test_a_judges_key_admits_any_model_of_its_family_and_no_other(db: Database) -> None:
+    family = (GrantedModel.family("anthropic"),)
+    grant = await find_key(db, SECRET, await mint_key(db, SECRET, key_plan(role="judge", models=family)))
+    assert grant is not None
+    sonnet = grant.model("claude-sonnet-4-6")
+    assert sonnet is not None
+    assert (sonnet.provider, sonnet.upstream_model) == ("anthropic", "claude-sonnet-4-6")
+    # Its vendor's name may stand before it; a name that no table knows has no price, and so no call.
+    assert grant.model("anthropic/claude-sonnet-4-6") == sonnet.model_copy(
+        update={"name": "anthropic/claude-sonnet-4-6"}
+    )
+    assert [grant.model(name) for name in ("gpt-5", "openai/gpt-5", "scripted/judge", "x/claude-1")] == [
+        None
+    ] * 4
