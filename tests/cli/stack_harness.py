@@ -75,13 +75,16 @@ class Stack:
     def command(self, *words: str) -> tuple[str, ...]:
         return (self.python, "-P", "-m", "cli.main", *words)
 
-    def run(self, *words: str, timeout_sec: float = UP_TIMEOUT_SEC) -> subprocess.CompletedProcess[str]:
+    def run(
+        self, *words: str, timeout_sec: float = UP_TIMEOUT_SEC, stdin: str | None = None
+    ) -> subprocess.CompletedProcess[str]:
         """Run a command to its end."""
         return subprocess.run(
             self.command(*words),
             env=self.environment,
             cwd="/",
             text=True,
+            input=stdin,
             capture_output=True,
             timeout=timeout_sec,
             check=False,
