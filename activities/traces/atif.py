@@ -32,12 +32,17 @@ Event = tuple[str, Mapping[str, Any]]
 
 @dataclass(frozen=True)
 class RunFacts:
-    """What the events do not say. `measured` is the gateway's count, None when it measured nothing."""
+    """What the events do not say.
+
+    `measured` is the gateway's count, None when it measured nothing. `thoughts` are those of the agent's
+    turns, one after another, of a harness that does not print them; they are used when the turns agree.
+    """
 
     agent: TrajectoryAgent
     session_id: str | None = None
     system_prompt: str | None = None
     measured: FinalMetrics | None = None
+    thoughts: tuple[str, ...] = ()
 
 
 def trajectory(events: Iterable[Event], facts: RunFacts) -> Trajectory | None:
@@ -49,6 +54,7 @@ def trajectory(events: Iterable[Event], facts: RunFacts) -> Trajectory | None:
         root.take(kind, data)
     if not root.steps:
         return None
+    root.think(facts.thoughts)
     built = root.build(None)
     metrics = (facts.measured or FinalMetrics()).model_copy(update={"total_steps": len(built.steps)})
     return built.model_copy(update={"session_id": facts.session_id, "final_metrics": metrics})
@@ -166,6 +172,13 @@ class _Run:
         found = self.calls.get(call_id, [])
         waiting = (call for call in reversed(found) if not call.is_answered)
         return next(waiting, found[-1] if found else None)
+
+    def think(self, thoughts: Iterable[str]) -> None:
+        """Give each of the agent's steps its thoughts, unless there are more or fewer of them than steps."""
+        turns, known = [step for step in self.steps if step.source == "agent"], list(thoughts)
+        if len(turns) == len(known):
+            for step, thought in zip(turns, known, strict=True):
+                step.thoughts = step.thoughts or ([thought] if thought else [])
 
     def build(self, trajectory_id: str | None) -> Trajectory:
         """The document of this run."""

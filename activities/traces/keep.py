@@ -12,6 +12,7 @@ from activities.traces.base import StreamReport
 from activities.traces.gateway import measured_metrics, write_gateway_lines
 from activities.traces.live import LiveTrace, Stream
 from activities.traces.roster import PARSERS
+from activities.traces.sessions import SESSION_FILES, SessionFacts, records
 from domain.trajectory import TrajectoryAgent
 from store.traces import events_bytes, stored_events
 
@@ -23,8 +24,9 @@ TRAJECTORY_MAX_BYTES = 32 * 1024 * 1024
 async def keep_trace(capture: Capture, streams: Mapping[Stream, str], version: str | None) -> None:
     """Complete the attempt's trace and keep its trajectory; of an agent without a parser only its calls.
 
-    To be called when no more output is stored and no more calls are made, by the phase that closes the
-    attempt: whatever became of the one that followed the agent, the stored output is read to its end.
+    To be called when no more output is stored and no more calls are made, after `keep_home`, by the phase
+    that closes the attempt: whatever became of the one that followed the agent, the stored output is read
+    to its end.
     `streams` are the agent's (process's stream → stored one), `version` the harness's that ran.
     """
     db, fence = capture.hands.db, capture.fence
@@ -45,8 +47,21 @@ async def _keep_trajectory(capture: Capture, report: StreamReport, version: str 
     agent = TrajectoryAgent(
         name=arm.name, version=version or report.version or "unknown", model_name=arm.model_name
     )
+    session = await _session(capture, report.session_id)
     measured = await measured_metrics(db, fence)
     events = [(kind, data) async for _, kind, data in stored_events(db, fence.trial_id, fence.attempt_number)]
-    built = trajectory(events, RunFacts(agent, session_id=report.session_id, measured=measured))
+    facts = RunFacts(agent, report.session_id, session.system_prompt, measured, session.thoughts)
+    built = trajectory(events, facts)
     if built is not None:
         await capture.keep(TRAJECTORY, to_json(built.document(), indent=2) + b"\n")
+
+
+async def _session(capture: Capture, session_id: str | None) -> SessionFacts:
+    """What the kept home tells of the run; nothing of a harness that prints it all."""
+    known = SESSION_FILES.get(capture.context.harness.parser_name or "")
+    if known is None or session_id is None:
+        return SessionFacts()
+    for file in capture.files:
+        if known.is_at(file.path, session_id) and file.size_bytes <= TRAJECTORY_MAX_BYTES:
+            return known.read(records(await capture.hands.blobs.get(file.blob_key)))
+    return SessionFacts()

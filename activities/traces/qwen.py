@@ -22,13 +22,20 @@ from activities.traces.failures import stream_error
 from activities.traces.tools import tool_result
 
 _API_ERROR = re.compile(r"\[API Error: (.*)\]\s*", re.DOTALL)
+_CUT_BY_ERROR = re.compile(r".*\[API Error: (.*)\]\s*", re.DOTALL)
 # A command without output is answered by a form that tells its end; one with output only by the output.
 _EXIT_CODE = re.compile(r"\ACommand: .*^Exit Code: (\d+)$", re.DOTALL | re.MULTILINE)
 
 
 @dataclass
 class QwenParser(BlocksParser):
-    """Usage comes with the last block of a message; on the others it is zero."""
+    """Usage comes with the last block of a message; on the others it is zero.
+
+    A call that broke off leaves its error behind the text that had come, in one block without usage.
+    """
+
+    unmetered: str | None = None
+    """The last message, if it came without usage."""
 
     def system(self, record: Record) -> Iterable[TraceEvent]:
         super().system(record)
@@ -38,12 +45,14 @@ class QwenParser(BlocksParser):
 
     def assistant(self, record: Record) -> Iterator[TraceEvent]:
         message = member(record, "message")
-        failed = _API_ERROR.fullmatch(plain_text(message.get("content")))
+        text = plain_text(message.get("content"))
+        failed = _API_ERROR.fullmatch(text)
         if failed and not word(record, "parent_tool_use_id"):
             yield self.fail(stream_error(failed[1]), record)
         else:
             yield from super().assistant(record)
         usage = _usage(member(message, "usage"))
+        self.unmetered = None if usage.prompt_tokens else text
         if usage.prompt_tokens:
             yield usage_event(usage, **self.whence(record))
 
@@ -61,7 +70,7 @@ class QwenParser(BlocksParser):
         report.has_ended = True
         report.usage = _usage(member(record, "usage"))
         told = word(record, "result") or word(member(record, "error"), "message")
-        failed = _API_ERROR.fullmatch(told)
+        failed = (_CUT_BY_ERROR if told == self.unmetered else _API_ERROR).fullmatch(told)
         if report.error is None and (failed or record.get("is_error") is True):
             yield self.fail(stream_error(failed[1] if failed else told), record)
         elif not failed:

@@ -99,7 +99,7 @@ def new_capture(db: Database, blobs: Blobs, attempt: Fence) -> Callable[..., Cap
         context: Any = SimpleNamespace(
             attempt=SimpleNamespace(trial_id=attempt.trial_id, attempt_number=1),
             harness=SimpleNamespace(home_rules=RULES, parser_name="codex"),
-            arm=SimpleNamespace(name="codex", model_name="gpt-6-luna"),
+            arm=SimpleNamespace(name="codex", model_name="gpt-6-luna", spends=True),
             task=SimpleNamespace(artifacts=()),
         )
         hands: Any = SimpleNamespace(db=db, blobs=blobs)
