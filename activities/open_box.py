@@ -11,6 +11,7 @@ from temporalio import activity
 from activities.bundles import BundleFolder
 from activities.failures import current_phase
 from activities.harnesses.home import resolve_home
+from activities.healthcheck import await_healthy
 from activities.heartbeats import heartbeats
 from activities.model_access import harness_context, mint_agent_key, refuse_spent_up
 from activities.sandboxes.base import Box, BoxSpec, ImageRef, ImageRequest, SandboxProvider
@@ -71,6 +72,7 @@ class OpenBox:
             windows.members["x_image"] = {"id": image.id, "base_image_replaced": image.base_image_replaced}
             change = PhaseChange(members=windows.members, sandbox_id=box.box_id)
             await enter(self._hands, attempt, AttemptPhase.INSTALL, change)
+            await self._require_healthy(context, box, image)
             place = await self._install(context, box, image, bundle)
             await _require_service(box)
             windows.close("agent_setup", booted_at)
@@ -112,6 +114,10 @@ class OpenBox:
         harness_sees = await harness_context(self._hands, context, place, box.workdir)
         await context.harness.install(box, harness_sees)
         return place
+
+    async def _require_healthy(self, context: TrialContext, box: Box, image: ImageRef) -> None:
+        if context.task.healthcheck is not None:
+            await await_healthy(box, context.task.healthcheck, image.user, context.task.env)
 
     async def _build(self, context: TrialContext, provider: SandboxProvider) -> ImageRef:
         task_dir = await self._hands.task_dir(context.stored)

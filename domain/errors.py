@@ -13,6 +13,7 @@ EvolveError                      a stable `code`, a sentence, and where it helps
     ├── StreamDisconnect         a provider's stream broke
     ├── ExecChdirFailure         the working directory does not exist in the box
     ├── ServiceDied              the image's ENTRYPOINT ended before the agent started
+    ├── HealthcheckFailed        the environment did not come up
     └── ProviderUnreachable      it cannot be told whether the box lives
 """
 
@@ -127,6 +128,12 @@ class ExecChdirFailure(InfrastructureFailure):
 
 class ServiceDied(InfrastructureFailure):
     """The image's ENTRYPOINT ended before the agent started (contract 6.8); the message has its exit code."""
+
+
+class HealthcheckFailed(InfrastructureFailure):
+    """`[environment.healthcheck]` used up its retries before the agent started; nothing was spent."""
+
+    code = "healthcheck_failed"
 
 
 class CapacityWait(InfrastructureFailure):

@@ -49,11 +49,6 @@ NOT_YET: tuple[NotYet, ...] = (
     NotYet("[[verifier.collect]]", "collection hooks are not supported yet", lambda task: bool(task.collect)),
     NotYet("pre_artifacts.sh", "the script is not run yet", lambda task: task.has_pre_artifacts),
     NotYet(
-        "[environment.healthcheck]",
-        "healthchecks are not supported yet",
-        lambda task: task.healthcheck is not None,
-    ),
-    NotYet(
         "[environment].network_mode",
         "allowlist is not supported yet",
         lambda task: "allowlist" in (task.network.mode, task.agent_network.mode),

@@ -63,7 +63,6 @@ def test_every_honoured_key_runs_on_docker() -> None:
         ("verifier.environment.cpus = 1", (), "[verifier].environment_mode"),
         ("verifier.collect = [{command = 'x'}]", (), "[[verifier.collect]]"),
         ("", ("pre_artifacts.sh",), "pre_artifacts.sh"),
-        ("environment.healthcheck.command = 'x'", (), "[environment.healthcheck]"),
         ("environment.network_mode = 'allowlist'", (), "[environment].network_mode"),
         ("agent.network_mode = 'no-network'", (), "[agent].network_mode"),
         ("environment.gpus = 1", (), "[environment].gpus"),

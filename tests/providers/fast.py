@@ -113,7 +113,18 @@ class FastBox:
             self._launch(Path(argv[4]).name, Path(argv[5]).name, mark=argv[10])
         elif len(argv) > 4 and argv[3] == "lay-out":
             self._lay_out(argv[4])
+        elif len(argv) > 4 and argv[3] == "healthcheck":
+            return self._check(argv[4])
         return RunResult(0, b"", b"")
+
+    def _check(self, command: str) -> RunResult:
+        """`unhealthy N` fails N times in this box; every probe is counted in `probes` beside the boxes."""
+        with (self._root.parent.parent / "probes").open("a") as log:
+            log.write(f"{self.box_id}\n")
+        probed = self._root / "probed"
+        n_probes = len(probed.read_text()) if probed.exists() else 0
+        probed.write_text("." * (n_probes + 1))
+        return RunResult(int(n_probes < int(command.split()[1])), b"", b"not yet")
 
     def _lay_out(self, staged: str) -> None:
         if not self._at("/.evolve/run/verifier").exists():
