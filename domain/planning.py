@@ -19,8 +19,11 @@ from domain.jobs import (
     PlannedJob,
     TimeoutMultipliers,
 )
+from domain.models import SCRIPTED, route_of
 from domain.money import nanos_of_usd
+from domain.prices import PriceBook
 from domain.retry_policy import RetryConfigInput
+from domain.rosters import roster_of
 from domain.selection import SelectableTask, TaskSelection, select_tasks
 from domain.vocabulary import SandboxProvider
 
@@ -41,12 +44,14 @@ class JobRules:
 class Choices:
     """What a plan depends on beside the request: the answers of the store and the operator's rules.
 
-    `registrations`: the caller's own agents by name, as `resolve_arms` takes them.
+    `registrations`: the caller's own agents by name, as `resolve_arms` takes them. Without `prices` a
+    model's price is not asked for.
     """
 
     default_providers: Sequence[SandboxProvider]
     registrations: Mapping[str, str] = field(default_factory=dict[str, str])
     rules: JobRules = field(default_factory=JobRules)
+    prices: PriceBook | None = None
 
 
 @dataclass(frozen=True)
@@ -76,6 +81,7 @@ def plan_job(
     request.refuse_unhonoured()
     rules = choices.rules
     arms = resolve_arms(request.agents, registrations=choices.registrations, upstreams=rules.upstreams)
+    _refuse_unpriced(request, choices)
     selections = _select(request, versions)
     provider = _choose_provider(request, selections, choices.default_providers)
     _refuse_provider(versions, selections, provider)
@@ -106,6 +112,27 @@ def plan_job(
     _refuse_size(plan)
     _refuse_long_timers(planned, versions)
     return planned
+
+
+def _refuse_unpriced(request: JobCreate, choices: Choices) -> None:
+    """A model without a price is refused by the gateway at its first call: better before anything is made.
+
+    A scripted model's price is its script's.
+    """
+    for position, agent in enumerate(request.agents):
+        route = route_of(agent.model_name or "", choices.rules.upstreams)
+        if choices.prices is None or route is None or route.provider == SCRIPTED:
+            continue
+        if not roster_of(agent.name).needs_model:
+            continue
+        if choices.prices.price(route.provider, route.upstream_model) is None:
+            path = f"agents[{position}].model_name"
+            message = (
+                f"{path}: the price of {agent.model_name} is not known, so its calls would be refused; "
+                f"state it with `evolve admin price set {route.provider} {route.upstream_model}`."
+            )
+            details = {"provider": route.provider, "model": route.upstream_model}
+            raise ApiError("invalid_input", message, param=path, details=details)
 
 
 def _select(request: JobCreate, versions: Sequence[VersionTasks]) -> list[TaskSelection]:

@@ -24,6 +24,7 @@ from store.database import Database, now
 from store.events import append_events
 from store.intents import IntentKind, add_intent
 from store.orgs import owning_org
+from store.prices import current_prices
 
 CREATE_VERB = "create"
 _NOT_YET = (SandboxProvider.E2B, SandboxProvider.DAYTONA, SandboxProvider.MODAL)
@@ -93,6 +94,7 @@ async def accept_job(
 ) -> Accepted:
     """Write the job or refuse it with `ApiError`; nothing is written when it is refused."""
     request.refuse_unhonoured()
+    prices = await current_prices(db)
     async with db.transaction() as connection:
         earlier = await _find_earlier(connection, caller, request, origin)
         if earlier is not None:
@@ -106,6 +108,7 @@ async def accept_job(
             default_providers=await _providers(connection, request),
             registrations=await registrations_of(connection, caller, named),
             rules=rules,
+            prices=prices,
         )
         job_id = origin.job_id or str(uuid4())
         job_name = request.job_name or at.strftime("%Y-%m-%d__%H-%M-%S")

@@ -63,6 +63,7 @@ async def test_arms_that_differ_only_in_a_preset_or_a_pin_have_their_own_pass_at
         datasets=[{"name": "demo"}],
         agents=[{"name": "claude", "model_name": "opus", **arm} for arm in arms],
         n_attempts=2,
+        retry={"max_retries": 0},
     )
     assert [arm.reasoning_effort for arm in job.agents] == ["high"] * 3
     assert job.worst_case_spend_usd == 3 * 2 * 3 * 200.0

@@ -10,6 +10,7 @@ from domain.arms import AgentArm
 from domain.errors import ApiError
 from domain.jobs import JobPlan
 from domain.planning import Choices
+from domain.prices import price_book
 from domain.rosters import ROSTERS
 from domain.vocabulary import SandboxProvider
 from tests.domain.job_factory import SCRIPTED, make_plan
@@ -150,6 +151,17 @@ def test_a_registered_agent_runs_any_model_that_is_served_and_takes_nothing_else
     ):
         asked = {"name": "acme-cli", "model_name": "gpt-6.1-sol", **changes}
         assert refusal_of(asked, OWN).code == code
+
+
+def test_a_model_without_a_price_is_refused_before_anything_is_made():
+    priced = Choices([SandboxProvider.LOCAL], rules=SCRIPTED.rules, prices=price_book())
+    assert arm_of(claude(), priced).model_name == "opus"
+    assert arm_of(claude(model_name="scripted/hello"), priced).model_name == "scripted/hello"
+    assert arm_of({"name": "nop", "model_name": "gpt-0"}, priced).model_name == "gpt-0"
+    for model in ("glm-5.3-prime", "lab/llama-4"):
+        error = refusal_of(claude(model_name=model), priced)
+        assert (error.code, error.param) == ("invalid_input", "agents[0].model_name")
+        assert "evolve admin price set" in error.message
 
 
 def keys_of(plan: JobPlan, dataset: str = "demo") -> list[str]:
