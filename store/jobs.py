@@ -15,7 +15,8 @@ class Job(Row, table=True):
     """A plan (`plan`: domain.jobs.JobPlan without its trials) and the record of how far it came.
 
     `by_status` counts trials of every status; `totals` holds the sums of JobStats that a settle adds to.
-    `last_seq` is the highest event number: whoever appends locks this row.
+    `last_seq` is the highest event number: whoever appends locks this row. `source_job_id` names the job that
+    a derived one was made of, which may be deleted since. While `paused_at` is set, no trial starts.
     """
 
     __tablename__ = "jobs"
@@ -30,6 +31,7 @@ class Job(Row, table=True):
             unique=True,
             postgresql_where=text("idempotency_key IS NOT NULL"),
         ),
+        Index("jobs_derived", "source_job_id", postgresql_where=text("source_job_id IS NOT NULL")),
     )
     id: str = Field(primary_key=True)
     owner_user_id: str
@@ -47,6 +49,8 @@ class Job(Row, table=True):
     last_seq: int = Field(default=0, sa_column=Column(BigInteger, nullable=False))
     started_at: datetime = Field(sa_column=time_column())
     updated_at: datetime = Field(sa_column=time_column())
+    source_job_id: str | None = None
+    paused_at: datetime | None = Field(default=None, sa_column=time_column(nullable=True))
     cancel_requested_at: datetime | None = Field(default=None, sa_column=time_column(nullable=True))
     finished_at: datetime | None = Field(default=None, sa_column=time_column(nullable=True))
 
@@ -74,7 +78,7 @@ class JobGroup(Row, table=True):
 class Intent(Row, table=True):
     """An intent: written in the request's transaction, delivered to Temporal at least once.
 
-    `kind` is one of `job.start`, `job.cancel`, `trial.stop`, `import.start`, `archive.build`.
+    `kind` is one of `job.start`, `job.cancel`, `job.pause`, `trial.stop`, `import.start`, `archive.build`.
     """
 
     __tablename__ = "intents"

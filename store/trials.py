@@ -17,7 +17,8 @@ class Trial(Row, table=True):
 
     `result` holds the wire members of contract 3.8 that phases write (`verifier_result`,
     `exception_info`, `agent_result`, timings …). The fence is (attempt_number, fence_phase, fence_try):
-    a write that carries a lower one is refused. `rewards` and `exception_type` are Postgres's own copies
+    a write that carries a lower one is refused. `source_trial_id` is the trial of another job that a derived
+    one was made of. `rewards` and `exception_type` are Postgres's own copies
     out of `result`, so that a job's lists of trial ids are read without unpacking ten thousand documents.
     """
 
@@ -35,6 +36,7 @@ class Trial(Row, table=True):
     version_id: str
     arm_index: int
     attempt: int
+    source_trial_id: str | None = None
     evals_key: str
     status: str = "QUEUED"
     attempt_number: int = 1
