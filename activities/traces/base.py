@@ -101,6 +101,8 @@ class LineParser:
             if text:
                 self.report.stray_text = f"{self.report.stray_text}{text}\n"[-STRAY_CHARS:]
             return []
+        if not text.endswith("}"):
+            return self.lost("a line that is not JSON", len(line))
         try:
             record = json.loads(text, strict=False, parse_constant=_no_constant, parse_float=_finite)
         except (ValueError, RecursionError):

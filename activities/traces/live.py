@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterable, Mapping
 from typing import Literal
 
@@ -15,6 +16,10 @@ from store.traces import TraceRow, close_events, stored_output, write_events
 FIRST_SEQ = 2
 """1 is the prompt."""
 STDERR_END_BYTES = 16 * 1024
+MAX_EVENTS = 200_000
+"""What is kept of one trace. An agent's program may print lines without end; readers must live on."""
+LINES_AT_ONCE = 500
+"""Between so many lines other work of this process has its turn."""
 
 Stream = Literal["out", "err"]
 
@@ -40,6 +45,7 @@ class LiveTrace:
         self._stderr_end = b""
         self._pending: list[TraceRow] = []
         self._next_seq = FIRST_SEQ
+        self._n_dropped = 0
 
     @classmethod
     async def open(
@@ -65,8 +71,10 @@ class LiveTrace:
         if stream == "err":
             self._stderr_end = (self._stderr_end + new)[-STDERR_END_BYTES:]
         else:
-            for line in self._lines.feed(new):
+            for n, line in enumerate(self._lines.feed(new), start=1):
                 self._add(self._events(line))
+                if n % LINES_AT_ONCE == 0:
+                    await asyncio.sleep(0)
         await self._flush()
 
     async def finish(self) -> StreamReport:
@@ -89,6 +97,9 @@ class LiveTrace:
         if self._read_to["out"] >= STREAM_MAX_BYTES:
             self._add(self._parser.lost(f"output after its first {STREAM_MAX_BYTES} bytes", 0))
         self._add(self._parser.end(self.stderr_end))
+        if self._n_dropped:
+            told = {"reason": f"events after the first {MAX_EVENTS}", "events": self._n_dropped}
+            self._append(TraceEvent("trace_loss", told))
         await self._flush()
         if not any(self._read_to.values()):
             # Nothing was printed, or it is no longer in the store: the rows are left as they are.
@@ -102,8 +113,14 @@ class LiveTrace:
 
     def _add(self, events: Iterable[TraceEvent]) -> None:
         for event in events:
-            self._pending.append((self._next_seq, event.type, event.data))
-            self._next_seq += 1
+            if self._next_seq < FIRST_SEQ + MAX_EVENTS:
+                self._append(event)
+            else:
+                self._n_dropped += 1
+
+    def _append(self, event: TraceEvent) -> None:
+        self._pending.append((self._next_seq, event.type, event.data))
+        self._next_seq += 1
 
     async def _flush(self) -> None:
         if self._pending:

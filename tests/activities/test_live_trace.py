@@ -165,6 +165,18 @@ async def test_a_line_without_end_is_dropped_and_the_rest_is_read(
     assert stored[3][2] == {"reason": "a line that is not JSON", "bytes": 4}
 
 
+async def test_lines_without_end_make_a_trace_of_bounded_length(
+    db: Database, fence: Fence, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(live, "MAX_EVENTS", 3)
+    trace = await LiveTrace.open(db, fence, PARSERS["claude"], STREAMS)
+    await follow(db, fence, trace, 0, b"{\n" * 2_000 + CLAUDE)
+    assert (await trace.finish()).final_text == "done"
+    stored = await rows(db, fence)
+    assert [kind for _, kind, _ in stored] == ["prompt", *["trace_loss"] * 4]
+    assert stored[-1][2] == {"reason": "events after the first 3", "events": 2_004}
+
+
 async def test_stderr_is_read_for_what_only_it_tells(db: Database, fence: Fence) -> None:
     trace = await LiveTrace.open(db, fence, PARSERS["kimi"], STREAMS)
     said = b"error: failed to run prompt: provider.auth_error: 401 no such key\n"
