@@ -44,6 +44,7 @@ SCRIPT = {
     }
 }
 EXPECTED = "".join(f"step-{step}\\n" for step in range(1, STEPS + 1))
+IS_EXPECTED = f'[ "$(cat /app/steps.txt; echo x)" = "$(printf \'{EXPECTED}\'; echo x)" ]'
 TASK = {
     "steps/task.toml": (
         'schema_version = "1.3"\n[environment]\nnetwork_mode = "no-network"\nmemory_mb = 2048\n'
@@ -53,8 +54,8 @@ TASK = {
     "steps/environment/Dockerfile": "FROM evolve-test/debian:bookworm\nWORKDIR /app\n",
     "steps/tests/test.sh": (
         "mkdir -p /logs/verifier\n"
-        f'if [ "$(cat /app/steps.txt; echo x)" = "$(printf \'{EXPECTED}\'; echo x)" ]; then echo 1; else echo 0; fi'
-        " > /logs/verifier/reward.txt\nenv; cat /proc/*/environ 2>/dev/null | tr '\\0' '\\n'\n"
+        f"if {IS_EXPECTED}; then echo 1; else echo 0; fi > /logs/verifier/reward.txt\n"
+        "env; cat /proc/*/environ 2>/dev/null | tr '\\0' '\\n'\n"
     ),
 }
 
@@ -132,7 +133,7 @@ def ledger(platform: RunningPlatform, trial_id: str) -> list[dict[str, Any]]:
 def check_one_run(
     platform: RunningPlatform, provider: OwnProvider, run: dict[str, Any]
 ) -> list[dict[str, Any]]:
-    """One process, every step made once, each upstream call in the ledger once, a trace without gap or double."""
+    """One process, each step made once, each upstream call once in the ledger, no gap or double in the trace."""
     trial, (before, after) = run["trial"], run["pids"]
     assert before
     assert before == after
@@ -177,8 +178,9 @@ def test_no_secret_is_where_it_should_not_be(platform: RunningPlatform, provider
     assert PROVIDER_KEY in "".join(provider.keys), "the provider is given its key, and nobody else"
     home = platform.stack.home
     secrets = {"provider key": PROVIDER_KEY.encode(), "virtual key": b"evk-"}
-    places = [path for folder in ("blobs", "logs", "temporal") for path in (home / folder).rglob("*")]
-    places += [path for path in (home / "postgres").rglob("*") if path.is_file()]
+    folders = ("blobs", "logs", "temporal", "pg")
+    assert all(any((home / folder).iterdir()) for folder in folders)
+    places = [path for folder in folders for path in (home / folder).rglob("*")]
     found = [
         f"the {name} is in {path}"
         for path in places

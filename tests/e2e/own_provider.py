@@ -1,4 +1,4 @@
-"""A provider of models in the test's own process: it speaks as the scripts say, and counts what it is asked."""
+"""A provider of models in the test's own process: it speaks as scripts say, and counts its calls."""
 
 from __future__ import annotations
 
