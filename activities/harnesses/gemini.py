@@ -3,7 +3,8 @@
 Measured with 0.61.0:
 - A refusal with 402 ends it at once, exit code 146 (the status mod 256); 429, 5xx and connections that
   break before an answer are tried again up to `maxAttempts` times, 5 to 30 s apart. An answer that breaks
-  off in its middle is not: `[API Error: terminated]`, exit code 1.
+  off in its middle is not: `[API Error: terminated]`, exit code 1. No setting changes that; a stream made
+  to end quietly there would be taken for a whole one.
 - It knows of its vendor's newer models and asks those: `gemini-3.5-flash` goes out as `gemini-3.8-flash`.
   Its own small errands (compressing a chat, correcting an edit, finding loops) and its sub-agents ask
   further models by fixed names. `model_on_wire` and the overrides below keep all of them on the arm's.

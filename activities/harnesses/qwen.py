@@ -8,8 +8,7 @@ Measured with 0.15.10:
   asked for hours; with 3 it gives up after about a quarter of an hour. A 5xx is asked 28 times in about two
   minutes. A connection that breaks before an answer is tried again, an answer that breaks off is not.
 - Its managed memory makes a model call of its own when the agent is done: off.
-- It writes its settings again at the start, so that the file must be writable; a `$version` older than its
-  own leaves a copy `settings.json.orig` behind.
+- Settings of a `$version` older than its own (4) are written anew at the start, with a copy beside them.
 - It puts a space before the `@` of `me@example.com` in what it is asked, by stdin and by JSON alike.
 """
 

@@ -74,6 +74,7 @@ async def box_with(harness: Harness, provider: DockerProvider, image: ImageRef, 
     return await Bench(provider, image, provider.installation_id, boxes).box(mounts=(folder.mount,))
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("image", IMAGES)
 @pytest.mark.parametrize("harness", HARNESSES, ids=lambda harness: harness.name)
 async def test_solves_a_task_with_its_own_shell(
