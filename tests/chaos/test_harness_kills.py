@@ -133,7 +133,7 @@ def ledger(platform: RunningPlatform, trial_id: str) -> list[dict[str, Any]]:
 def check_one_run(
     platform: RunningPlatform, provider: OwnProvider, run: dict[str, Any]
 ) -> list[dict[str, Any]]:
-    """One process, each step made once, each upstream call once in the ledger, no gap or double in the trace."""
+    """One process, each step once, each upstream call once in the ledger, no gap or double in the trace."""
     trial, (before, after) = run["trial"], run["pids"]
     assert before
     assert before == after
