@@ -133,12 +133,14 @@ class Bundles:
         Returns the folder in the box whose `bin/<harness>` it is. Where the box has no mount the bundle
         is copied into it first. Raises `AgentInstallFailed` with what the program said.
         """
-        await _require_in_box(box, folder, MANIFEST, ("bin", "node_modules", MANIFEST))
-        if not await _try_out(box, folder, BUNDLE_ROOT, user):
+        complaint = await _try_out(box, folder, BUNDLE_ROOT, user)
+        if complaint and await _copy_in(box, folder, MANIFEST, ("bin", "node_modules", MANIFEST)):
+            complaint = await _try_out(box, folder, BUNDLE_ROOT, user)
+        if not complaint:
             return BUNDLE_ROOT
         await self._ensure_own(folder)
         names = (OWN, LIBC_FOLDER, Path(OWN_LOADER).name, Path(OWN_CACHE).name)
-        await _require_in_box(box, folder, f"{OWN}/bin", names)
+        await _copy_in(box, folder, f"{OWN}/bin", names)
         if complaint := await _try_out(box, folder, f"{BUNDLE_ROOT}/{OWN}", user):
             raise AgentInstallFailed(f"{folder.bundle.harness} does not run in this image: {complaint}")
         return f"{BUNDLE_ROOT}/{OWN}"
@@ -294,11 +296,13 @@ async def _try_out(box: Box, folder: BundleFolder, root: str, user: str | None) 
     return f"exit code {result.exit_code}: {told[-500:]}"
 
 
-async def _require_in_box(box: Box, folder: BundleFolder, witness: str, names: Sequence[str]) -> None:
-    """Copy `names` of the bundle into a box whose provider mounts nothing; once, `witness` last."""
+async def _copy_in(box: Box, folder: BundleFolder, witness: str, names: Sequence[str]) -> bool:
+    """Copy `names` of the bundle into a box that does not see `witness`: its provider mounts nothing."""
     seen = await box.run(["/bin/sh", "-c", '[ -e "$1" ]', "seen", f"{BUNDLE_ROOT}/{witness}"], cwd="/")
-    if seen.exit_code != 0:
-        await box.put_tar(BUNDLE_ROOT, await asyncio.to_thread(_tar, folder.path, names))
+    if seen.exit_code == 0:
+        return False
+    await box.put_tar(BUNDLE_ROOT, await asyncio.to_thread(_tar, folder.path, names))
+    return True
 
 
 def _tar(folder: Path, names: Sequence[str]) -> bytes:

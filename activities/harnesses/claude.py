@@ -7,7 +7,7 @@ from typing import Any
 
 from activities.harnesses.base import Bundle, HarnessContext, HomeRules, Launch, SessionCopy, bundle_program
 from activities.harnesses.claude_session import session_lines, session_path
-from activities.harnesses.home import copy_skills, real_path, write_private
+from activities.harnesses.home import copy_skills, real_path, write_private, write_session
 from activities.harnesses.mcp_servers import kinded_servers
 from activities.harnesses.presets import (
     NO_INTERNET,
@@ -60,7 +60,8 @@ class ClaudeHarness:
     async def install(self, box: Box, context: HarnessContext) -> None:
         """Settings, MCP servers, the task's skills, and the conversation to go on with."""
         home, user = context.home, context.user
-        await write_private(box, f"{home}/{SETTINGS}", json.dumps(_settings(context)), user)
+        if settings := _settings(context):
+            await write_private(box, f"{home}/{SETTINGS}", json.dumps(settings), user)
         if context.task.mcp_servers:
             servers = kinded_servers(context.task.mcp_servers, "type")
             await write_private(box, f"{home}/{MCP_FILE}", json.dumps({"mcpServers": servers}), user)
@@ -123,4 +124,4 @@ async def _write_session(box: Box, context: HarnessContext) -> None:
     turns = read_seed(context.task_dir)
     model = context.model_access.model
     lines = session_lines(turns, session_id, workdir, context.version or "", model)
-    await write_private(box, session_path(context.home, workdir, session_id), lines, context.user)
+    await write_session(box, session_path(context.home, workdir, session_id), lines, context.user)

@@ -6,7 +6,7 @@ from typing import Any
 
 from activities.harnesses.base import Bundle, HarnessContext, HomeRules, Launch, SessionCopy, bundle_program
 from activities.harnesses.codex_session import rollout_lines, rollout_path
-from activities.harnesses.home import copy_skills, real_path, write_private
+from activities.harnesses.home import copy_skills, real_path, write_private, write_session
 from activities.harnesses.presets import (
     PINNED_CONTEXT,
     PINNED_CONTEXT_TOKENS,
@@ -117,4 +117,4 @@ async def _write_rollout(box: Box, context: HarnessContext) -> None:
     session_id = seed_id(context.task.name)
     turns = read_seed(context.task_dir)
     lines = rollout_lines(turns, session_id, workdir, context.version or "", PROVIDER)
-    await write_private(box, rollout_path(context.home, turns, session_id), lines, context.user)
+    await write_session(box, rollout_path(context.home, turns, session_id), lines, context.user)

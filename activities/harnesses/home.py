@@ -13,7 +13,7 @@ FRESH_HOME = "/var/tmp/evolve-home"
 # `/` is no home: everything in it would be taken for the agent's.
 _OWN_HOME = 'cd "$HOME" && [ "$(pwd -P)" != / ] && [ -w . ] && printf %s "$HOME"'
 _MAKE_HOME = 'mkdir -p "$1" && chown "$2" "$1" && chmod 700 "$1"'
-_COPY_SKILLS = 'mkdir -p "$2" && if [ -d "$1" ]; then cp -R "$1"/. "$2"; fi'
+_COPY_SKILLS = '[ ! -d "$1" ] || { cp -R "$1"/. "$2" && chown -R "$3" "$2"; }'
 
 
 async def resolve_home(box: Box, user: str | None) -> str:
@@ -36,9 +36,13 @@ async def write_private(box: Box, path: str, data: str | bytes, user: str | None
     """A file of mode 0600 that is the user's, its folders too where they are new. Replaces an earlier one."""
     await make_folder(box, str(PurePosixPath(path).parent), user)
     await box.write(path, data.encode() if isinstance(data, str) else data, mode=0o600, user=user)
-    # A file put from outside is from 1970, and claude removes sessions that are old.
+
+
+async def write_session(box: Box, path: str, data: bytes, user: str | None) -> None:
+    """As `write_private`, and new: a file put from outside is from 1970, and claude removes old sessions."""
+    await write_private(box, path, data, user)
     touched = await box.run(["touch", path], user=user, cwd="/")
-    _require(touched, f"the file {path}")
+    _require(touched, f"the session {path}")
 
 
 async def real_path(box: Box, path: str) -> str:
@@ -60,8 +64,9 @@ async def copy_skills(box: Box, source: str | None, target: str, user: str | Non
     A source that is None or not there is no error: Harbor's rule.
     """
     if source is not None:
-        copied = await box.run(["/bin/sh", "-c", _COPY_SKILLS, "skills", source, target], user=user)
-        _require(copied, f"the skills of {source}")
+        await make_folder(box, target, user)
+        argv = ["/bin/sh", "-c", _COPY_SKILLS, "skills", source, target, user or "0"]
+        _require(await box.run(argv), f"the skills of {source}")
 
 
 def _require(result: RunResult, what: str) -> None:

@@ -141,10 +141,10 @@ async def test_the_home_is_the_users_own_where_it_can_be_written(bench: Bench) -
 @pytest.mark.parametrize("bench", ["glibc"], indirect=True)
 async def test_skills_of_the_image_are_copied_and_absent_ones_are_no_error(bench: Bench) -> None:
     box = await bench.box()
-    await sh(box, "mkdir -p /skills/greet && echo hi > /skills/greet/SKILL.md")
+    await sh(box, "mkdir -p -m 700 /skills/greet && echo hi > /skills/greet/SKILL.md")
     for source in ("/skills", "/nowhere", None):
         await copy_skills(box, source, "/home/homely/.x/skills", "homely")
-    assert await sh(box, "stat -c %U /home/homely/.x/skills/greet/SKILL.md") == "homely\n"
+    assert await sh(box, "cd /home/homely/.x && stat -c %U . skills skills/greet/SKILL.md") == "homely\n" * 3
 
 
 async def test_a_local_box_has_the_bundle_mounted(
