@@ -13,10 +13,12 @@ from activities.agent import STREAMS as AGENT_STREAMS
 from activities.capture import Capture
 from activities.failures import current_phase, is_transient
 from activities.heartbeats import heartbeats
+from activities.home_capture import keep_home
+from activities.masks import key_secrets
 from activities.metering import final_spend, lane_of, usage_reading
 from activities.sandboxes.base import Box, SandboxProvider
 from activities.signatures import CLOSE_TRIAL, SETTLE_TRIAL, CloseInput, Settled
-from activities.traces.gateway import write_gateway_lines
+from activities.traces.keep import keep_trace
 from activities.trial_context import Hands, box_tag, fence_of
 from activities.verifier import STREAMS as VERIFIER_STREAMS
 from domain.causes import Cause
@@ -26,18 +28,22 @@ from domain.outcomes import (
     VERIFIER_TAIL_CHARS,
     AttemptEnd,
     agent_result,
+    exception_names,
     exception_of,
     judge_result,
     outcome_of,
 )
+from domain.retries import EndedAttempt, decide
+from domain.retry_policy import RetryConfig
 from domain.stats import LaneReading
-from domain.vocabulary import AttemptPhase
+from domain.vocabulary import AttemptPhase, TrialStatus
 from store.attempt_spend import attempt_spend
 from store.database import now
 from store.fences import Fence, Fenced
 from store.hosts import mark_ending, mark_gone, release_room
 from store.keys import KeyRole, has_key, revoke_keys
-from store.record import Settlement, enter_phase, settle
+from store.record import enter_phase
+from store.settle import Settlement, retired, settle
 from store.streams import drop_streams
 
 log = structlog.get_logger()
@@ -54,27 +60,60 @@ class CloseTrial:
         async with heartbeats():
             current_phase.set(AttemptPhase.PERSIST)
             fence = fence_of(close, AttemptPhase.PERSIST)
-            members: dict[str, Any] = {}
-            end = await self._end_of(close)
-            if await enter_phase(self._hands.db, fence):
-                context = await self._hands.load(close)
-                end, members = await self._keep(close, Capture(self._hands, context, fence), end)
-            await self._end_box(close)
-            settled = await self._settle(close, fence, end, members)
+            try:
+                settled = await self._close(close, fence)
+            except Fenced:
+                if not await retired(self._hands.db, fence):
+                    raise
+                settled = await self._settled_before(close)
             await drop_streams(self._hands.db, close.trial_id, close.attempt_number)
         return settled
+
+    async def _close(self, close: CloseInput, fence: Fence) -> Settled:
+        members: dict[str, Any] = {}
+        end = await self._end_of(close)
+        if await enter_phase(self._hands.db, fence):
+            context = await self._hands.load(close)
+            secrets = await key_secrets(
+                self._hands.db, self._hands.secret, close.trial_id, close.attempt_number
+            )
+            end, members = await self._keep(close, Capture(self._hands, context, fence, secrets), end)
+        await self._end_box(close)
+        return await self._settle(close, fence, end, members)
 
     @activity.defn(name=SETTLE_TRIAL.name)
     async def settle_trial(self, close: CloseInput) -> Settled:
         """Without the box or its host: only the record. It comes after every try of `close_trial`."""
         fence = replace(fence_of(close, AttemptPhase.PERSIST), is_last_resort=True)
-        return await self._settle(close, fence, await self._end_of(close), {})
+        try:
+            return await self._settle(close, fence, await self._end_of(close), {})
+        except Fenced:
+            if not await retired(self._hands.db, fence):
+                raise
+            return await self._settled_before(close)
+
+    async def _settled_before(self, close: CloseInput) -> Settled:
+        """The answer that got lost when an earlier try had retired the attempt."""
+        policy = await self._policy(close)
+        return Settled(
+            status=TrialStatus.INFRASTRUCTURE_ERROR.value,
+            retry_after_sec=policy.delay_sec(close.attempt_number),
+        )
+
+    async def _policy(self, close: CloseInput) -> RetryConfig:
+        """The job's; none for one that was deleted."""
+        try:
+            return (await self._hands.load(close)).plan.retry
+        except EvolveError:
+            return RetryConfig()
 
     async def _settle(
         self, close: CloseInput, fence: Fence, end: AttemptEnd, members: dict[str, Any]
     ) -> Settled:
+        outcome, policy = outcome_of(end), await self._policy(close)
+        ended = _ended_attempt(close, outcome.status, exception_names(end))
         settlement = Settlement(
-            outcome=outcome_of(end),
+            outcome=outcome,
             exception=exception_of(end),
             members={
                 **members,
@@ -85,9 +124,15 @@ class CloseTrial:
                 "usage": await self._usage(close),
             },
             failed_phase=_phase(close),
+            signature=ended.signatures[-1],
+            verdict=decide(policy, ended),
         )
-        status, reward = await settle(self._hands.db, fence, settlement)
-        return Settled(status=status.value, reward=reward)
+        end_of_it = await settle(self._hands.db, fence, settlement)
+        return Settled(
+            status=end_of_it.status.value,
+            reward=end_of_it.reward,
+            retry_after_sec=policy.delay_sec(close.attempt_number) if end_of_it.is_retired else None,
+        )
 
     async def _end_of(self, close: CloseInput) -> AttemptEnd:
         """How the attempt ended. Nothing of it may call a model any more, so its keys are revoked first."""
@@ -155,16 +200,16 @@ class CloseTrial:
                 with suppress(SandboxDeath):
                     await box.sweep(())
             await capture.keep_box(box)
+            await keep_home(capture, box, close.harness.home)
         await capture.keep_stream(AGENT_STREAMS["out"], f"agent/{capture.context.harness.stdout_file}")
         await capture.keep_stream(AGENT_STREAMS["err"], "agent/stderr.log")
         output = await capture.keep_stream(VERIFIER_STREAMS["out"], "verifier/test-stdout.txt")
-        if end.spend is not None:
-            await write_gateway_lines(self._hands.db, fence_of(close, AttemptPhase.PERSIST))
+        await keep_trace(capture, AGENT_STREAMS, close.harness.version)
         await capture.register()
         tail = output[-4 * VERIFIER_TAIL_CHARS :].decode(errors="replace")
         end = end.model_copy(update={"verifier_tail": tail})
-        members: dict[str, Any] = {"x_left_out": capture.left_out} if capture.left_out else {}
-        return end, members
+        told = {"x_left_out": capture.left_out, "x_masked": capture.masked}
+        return end, {name: value for name, value in told.items() if value}
 
     async def _box(self, close: CloseInput) -> Box | None:
         if close.box_id is None:
@@ -191,6 +236,19 @@ class CloseTrial:
     async def _find(self, provider: SandboxProvider, name: str) -> list[str]:
         found = await provider.list(self._hands.installation_id)
         return [listing.box_id for listing in found if listing.tag.name == name]
+
+
+def _ended_attempt(close: CloseInput, status: TrialStatus, names: tuple[str, ...]) -> EndedAttempt:
+    failure = close.failure
+    return EndedAttempt.model_validate(
+        {
+            "attempt_number": close.attempt_number,
+            "status": status,
+            "exception_names": names,
+            "signatures": (*close.signatures, failure.signature if failure else None),
+            "is_last": failure.is_final if failure else False,
+        }
+    )
 
 
 def _phase(close: CloseInput) -> AttemptPhase | None:

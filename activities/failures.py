@@ -1,8 +1,9 @@
 """From an exception to what Temporal does next: try again, or tell the workflow what kind of failure it is.
 
 Away is not dead: a lost database or Temporal is tried again without limit. A typed failure of ours is
-final for this activity and carries `{phase, signature}` for the workflow's policy. Anything else is a
-bug: tried a few times, since it may be a passing fault we have not named, then final.
+final for this activity and carries `{phase, signature, code}` for the workflow's policy, which owns every
+retry and every wait: a lack of capacity too. Anything else is a bug: tried a few times, since it may be a
+passing fault we have not named, then final.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from temporalio.exceptions import ApplicationError
 from temporalio.service import RPCError
 from temporalio.worker import ActivityInboundInterceptor, ExecuteActivityInput, Interceptor
 
-from domain.errors import CapacityWait, EvolveError, InfrastructureFailure, ProviderUnreachable
+from domain.errors import EvolveError, InfrastructureFailure, ProviderUnreachable
 from domain.vocabulary import AttemptPhase
 from store.outages import is_database_away
 
@@ -30,8 +31,6 @@ MESSAGE_MAX_CHARS = 8_000  # well below what Temporal carries
 BUG_TRIES = 3
 UNREACHABLE_TRIES = 30
 HAND_OVER_DELAY = timedelta(milliseconds=50)
-CAPACITY_DELAY = timedelta(seconds=5)
-CAPACITY_TRIES = 720  # an hour
 
 current_phase: ContextVar[AttemptPhase | None] = ContextVar("current_phase", default=None)
 """Set by an activity of a trial as it goes; a failure names the phase it happened in."""
@@ -59,8 +58,6 @@ def is_transient(error: BaseException) -> bool:
 
 def translate(error: Exception, tries: int) -> ApplicationError:
     """What the workflow or the server's retry gets to see; `tries` counts from 1."""
-    if isinstance(error, CapacityWait) and tries < CAPACITY_TRIES:
-        return _again(error, CAPACITY_DELAY)
     if isinstance(error, ProviderUnreachable) and tries < UNREACHABLE_TRIES:
         return _again(error)
     if isinstance(error, EvolveError):
@@ -74,9 +71,8 @@ def translate(error: Exception, tries: int) -> ApplicationError:
     return _final(error, f"{type(error).__name__}: {error}")
 
 
-def _again(error: Exception, delay: timedelta | None = None) -> ApplicationError:
-    message = str(error)[:MESSAGE_MAX_CHARS]
-    return ApplicationError(message, type=type(error).__name__, next_retry_delay=delay)
+def _again(error: Exception) -> ApplicationError:
+    return ApplicationError(str(error)[:MESSAGE_MAX_CHARS], type=type(error).__name__)
 
 
 def _final(error: Exception, message: str) -> ApplicationError:

@@ -7,14 +7,25 @@ from typing import Any
 
 from temporalio import activity
 
-from activities.signatures import FIND_PLACE, PREPARE_TRIAL, AttemptRef, Placement
+from activities.failures import current_phase
+from activities.signatures import (
+    FIND_PLACE,
+    GIVE_BACK_ROOM,
+    PREPARE_TRIAL,
+    AttemptRef,
+    CapacityWaited,
+    LeftPlace,
+    Nothing,
+    Placement,
+)
 from activities.trial_context import Hands, TrialContext, box_tag, fence_of
 from domain.events import TrialName, trial_running
 from domain.vocabulary import AttemptPhase, TrialStatus
+from store.capacity_waits import note_refusal, note_wait, note_wait_over
 from store.database import now
 from store.events import append_events
-from store.fences import is_settled, lock_trial
-from store.hosts import Room, leased_host, reserve_room
+from store.fences import is_settled, lock_trial, newest_writer
+from store.hosts import Room, leased_host, release_room, reserve_room
 from store.record import iso, move_status
 
 # What a task that declares nothing is taken to need.
@@ -30,6 +41,7 @@ class Prepare:
 
     @activity.defn(name=PREPARE_TRIAL.name)
     async def prepare_trial(self, attempt: AttemptRef) -> Placement:
+        current_phase.set(AttemptPhase.PREPARE)
         context = await self._hands.load(attempt)
         # Its locks put it in order; the try would fence out the next asking of a trial that waits for room.
         fence = replace(fence_of(attempt, AttemptPhase.PREPARE), try_number=0)
@@ -40,7 +52,9 @@ class Prepare:
             room = self._room(context)
             choice = await reserve_room(connection, room, self._hands.settings.cpu_overcommit)
             if choice.waiting_for is not None:
+                await note_wait(connection, row, choice.waiting_for)
                 return Placement(waiting_for=choice.waiting_for)
+            await note_wait_over(connection, row)
             if row["status"] == TrialStatus.QUEUED:
                 await _start_running(connection, row, choice.host_id)
         return Placement(
@@ -50,18 +64,33 @@ class Prepare:
             follow_queue=choice.follow_queue,
         )
 
+    @activity.defn(name=GIVE_BACK_ROOM.name)
+    async def give_back_room(self, waited: CapacityWaited) -> Nothing:
+        """While the provider has no capacity, others may use our host's room; the trial says it waits."""
+        current_phase.set(AttemptPhase.PREPARE)
+        fence = replace(fence_of(waited, AttemptPhase.PREPARE), try_number=0)
+        async with self._hands.db.transaction() as connection:
+            row = await lock_trial(connection, fence)
+            if row is not None and not is_settled(row):
+                await note_refusal(connection, row, waited.turn, waited.waiting_for)
+        await release_room(self._hands.db, box_tag(self._hands.installation_id, waited).name)
+        return Nothing()
+
     @activity.defn(name=FIND_PLACE.name)
-    async def find_place(self, attempt: AttemptRef) -> Placement:
-        name = box_tag(self._hands.installation_id, attempt).name
-        lease = await leased_host(self._hands.db, name)
+    async def find_place(self, attempt: AttemptRef) -> LeftPlace:
+        number, turn = await newest_writer(self._hands.db, attempt.trial_id)
+        newest = attempt.model_copy(update={"attempt_number": number})
+        lease = await leased_host(self._hands.db, box_tag(self._hands.installation_id, newest).name)
+        left = LeftPlace(attempt_number=number, turn=turn + 1)
         if lease is None:
-            return Placement()
-        return Placement(
-            provider=lease["provider"],
-            host_id=lease["id"],
-            queue=lease["queue"],
-            follow_queue=lease["follow_queue"],
-        )
+            return left
+        place = {
+            "provider": lease["provider"],
+            "host_id": lease["id"],
+            "queue": lease["queue"],
+            "follow_queue": lease["follow_queue"],
+        }
+        return left.model_copy(update=place)
 
     def _room(self, context: TrialContext) -> Room:
         attempt, task = context.attempt, context.task
@@ -83,12 +112,15 @@ async def _start_running(connection: Any, row: Any, host_id: str) -> None:
         row["id"],
         host_id,
         at,
-        {"queue_wait": {"started_at": await _accepted_at(connection, row["job_id"]), "finished_at": iso(at)}},
+        {"queue_wait": {"started_at": await _queued_at(connection, row), "finished_at": iso(at)}},
     )
     await move_status(connection, row, TrialStatus.RUNNING)
     name = TrialName(trial_id=row["id"], task_name=row["task_name"], attempt_number=row["attempt_number"])
     await append_events(connection, row["job_id"], [trial_running(name)])
 
 
-async def _accepted_at(connection: Any, job_id: str) -> str:
-    return iso(await connection.fetchval("SELECT started_at FROM jobs WHERE id = $1", job_id))
+async def _queued_at(connection: Any, row: Any) -> str:
+    """When the job was accepted, or the attempt number before was retired."""
+    if row["retries"]:
+        return str(row["retries"][-1]["settled_at"])
+    return iso(await connection.fetchval("SELECT started_at FROM jobs WHERE id = $1", row["job_id"]))

@@ -37,7 +37,15 @@ async def refine(db: Database, trial: ProvisionalTrial) -> None:
     spend = await attempt_spend(db, trial.trial_id, trial.attempt_number, "agent")
     if spend.n_open:
         return
-    fence = Fence(trial.job_id, trial.trial_id, trial.attempt_number, AttemptPhase.PERSIST, AFTER_ALL_TRIES)
+    fence = Fence(
+        trial.job_id,
+        trial.trial_id,
+        trial.attempt_number,
+        AttemptPhase.PERSIST,
+        AFTER_ALL_TRIES,
+        is_last_resort=True,
+        turn=trial.turn,
+    )
     try:
         if await refine_spend(db, fence, lane_of(spend), usage_reading(spend, now())):
             await write_gateway_lines(db, fence)

@@ -37,11 +37,15 @@ class Nothing(Payload):
 
 
 class AttemptRef(Payload):
-    """One attempt number of one trial: what every activity of a trial is idempotent by."""
+    """One attempt number of one trial: what every activity of a trial is idempotent by.
+
+    `turn` counts how often it waited for capacity: what a turn writes outranks the turns before it.
+    """
 
     job_id: str
     trial_id: str
     attempt_number: int = 1
+    turn: int = 0
 
 
 class Placement(Payload):
@@ -56,6 +60,19 @@ class Placement(Payload):
     host_id: str = ""
     queue: str = ""
     follow_queue: str = ""
+
+
+class LeftPlace(Placement):
+    """Where a workflow that was ended from outside had come to; `turn` outranks all that it began."""
+
+    attempt_number: int
+    turn: int
+
+
+class CapacityWaited(AttemptRef):
+    """The turn that begins when a provider had no room, and what that said."""
+
+    waiting_for: str
 
 
 class PlacedAttempt(AttemptRef):
@@ -126,28 +143,37 @@ class Failure(Payload):
     signature: str | None = None
     code: str | None = None
     """Of the typed error, where it was one of ours."""
+    is_final: bool = False
+    """Another attempt would be of no use, whatever the job's policy says."""
 
 
 class CloseInput(PlacedAttempt):
-    """Persist what is there, end the box, settle. `agent` null: it never ran."""
+    """Persist what is there, end the box, settle. `agent` null: it never ran.
+
+    `signatures` are the failure classes of the attempt numbers before this one, null for none.
+    """
 
     box_id: str | None = None
     harness: HarnessPlace = HarnessPlace()
     agent: AgentEnd | None = None
     verifier: VerifierEnd | None = None
     failure: Failure | None = None
+    signatures: list[str | None] = []
 
 
 class Settled(Payload):
-    """What the trial came to."""
+    """What the attempt came to. `retry_after_sec` null: so did the trial; else the next one follows then."""
 
     status: str
     reward: float | None = None
+    retry_after_sec: float | None = None
 
 
 PREPARE_TRIAL = Signature("prepare_trial", AttemptRef, Placement)
-FIND_PLACE = Signature("find_place", AttemptRef, Placement)
-"""Where an attempt was placed, for one that only remains to be closed; empty when it never was."""
+GIVE_BACK_ROOM = Signature("give_back_room", CapacityWaited, Nothing)
+"""Release the room of an attempt whose provider had no capacity, and record that it waits."""
+FIND_PLACE = Signature("find_place", AttemptRef, LeftPlace)
+"""Where a trial's newest attempt number was placed, when it only remains to be closed."""
 OPEN_BOX = Signature("open_box", PlacedAttempt, OpenedBox)
 RUN_AGENT = Signature("run_agent", BoxedAttempt, AgentEnd)
 RUN_VERIFIER = Signature("run_verifier", VerifierInput, VerifierEnd)

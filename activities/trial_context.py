@@ -197,6 +197,7 @@ def fence_of(attempt: AttemptRef, phase: AttemptPhase) -> Fence:
         attempt_number=attempt.attempt_number,
         phase=phase,
         try_number=activity.info().attempt,
+        turn=attempt.turn,
     )
 
 

@@ -134,6 +134,7 @@ def make_workers(client: Client, settings: WorkerSettings, hands: Hands, side: W
         imports.finish,
         prepare.prepare_trial,
         prepare.find_place,
+        prepare.give_back_room,
         close.close_trial,
         close.settle_trial,
         Archives(hands).build,

@@ -64,7 +64,6 @@ def capability_document(here: Deployment) -> dict[str, Any]:
                 "rule": "no-network and public are honoured; a task that declares allowlist is refused",
             },
             {"subject": "models", "rule": _model_rule(here.rules)},
-            {"subject": "attempts", "rule": "a trial runs once; automatic retries are not in this release"},
         ],
         "network_modes": list(NETWORK_MODES),
         "statuses": {

@@ -139,6 +139,8 @@ class HealthcheckFailed(InfrastructureFailure):
 class CapacityWait(InfrastructureFailure):
     """No room now. It is waited for and does not count as a retry."""
 
+    code = "capacity_wait"
+
 
 class ProviderUnreachable(InfrastructureFailure):
     """It cannot be told whether the box lives."""

@@ -148,6 +148,18 @@ def agent_result(end: AttemptEnd) -> dict[str, object] | None:
     }
 
 
+def exception_names(end: AttemptEnd) -> tuple[str, ...]:
+    """What a retry policy matches: the contract's type, and Harbor's where the cause is the exception."""
+    exception = exception_of(end)
+    if exception is None:
+        return ()
+    names = [exception[0].value]
+    consequence = CONSEQUENCES[end.cause] if end.cause and end.failure is None else None
+    if consequence is not None and consequence.exception is exception[0] and consequence.harbor_name:
+        names.append(consequence.harbor_name)
+    return tuple(names)
+
+
 def judge_result(end: AttemptEnd) -> dict[str, object] | None:
     """JudgeResult of contract 3.8; null without a judge."""
     if end.judge is None:

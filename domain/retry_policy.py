@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from domain.errors import ApiError
 from domain.requests import RequestModel
 
 MAX_RETRIES_CEILING = 10
-# One attempt per trial until automatic retries exist; published as `limits.job.default_max_retries`.
-DEFAULT_MAX_RETRIES = 0
+DEFAULT_MAX_RETRIES = 2  # contract 5; published as `limits.job.default_max_retries`
+MAX_WAIT_CEILING_SEC = 2_147_483.0  # contract 5: "Timer ceiling"
 
 # Harbor 0.26.0's non-retryable exception names.
 DEFAULT_EXCLUDE_EXCEPTIONS: tuple[str, ...] = (
@@ -48,6 +48,7 @@ DEFAULT_EXCLUDE_EXCEPTIONS: tuple[str, ...] = (
 )
 
 ExceptionName = Annotated[str, Field(min_length=1, max_length=200)]
+WaitSec = Annotated[float, Field(ge=0, le=MAX_WAIT_CEILING_SEC)]
 
 
 class RetryConfig(BaseModel):
@@ -62,6 +63,20 @@ class RetryConfig(BaseModel):
     min_wait_sec: float = 1.0
     max_wait_sec: float = 60.0
 
+    def delay_sec(self, attempt_number: int) -> float:
+        """How long to wait after that attempt number failed; the first wait is `min_wait_sec`."""
+        try:
+            grown = self.min_wait_sec * self.wait_multiplier ** (attempt_number - 1)
+        except OverflowError:
+            return self.max_wait_sec
+        return min(grown, self.max_wait_sec)
+
+    def covers(self, names: Collection[str]) -> bool:
+        """Whether an exception that goes by these names is one to retry: exclusion wins over inclusion."""
+        if not set(names).isdisjoint(self.exclude_exceptions):
+            return False
+        return not self.include_exceptions or not set(names).isdisjoint(self.include_exceptions)
+
 
 class RetryConfigInput(RequestModel):
     """What a request may say. For `exclude_exceptions`, absent and null differ."""
@@ -70,20 +85,14 @@ class RetryConfigInput(RequestModel):
     include_exceptions: list[ExceptionName] | None = None
     exclude_exceptions: list[ExceptionName] | None = None
     wait_multiplier: Annotated[float, Field(ge=0)] | None = None
-    min_wait_sec: Annotated[float, Field(ge=0)] | None = None
-    max_wait_sec: Annotated[float, Field(ge=0)] | None = None
+    min_wait_sec: WaitSec | None = None
+    max_wait_sec: WaitSec | None = None
 
     def resolve(self) -> RetryConfig:
         """Absent exclusions are Harbor's default set, an explicit null is none.
 
-        An empty include set is no filter. Raises `feature_unsupported` when retries are asked for.
+        An empty include set is no filter.
         """
-        if self.max_retries:
-            raise ApiError(
-                "feature_unsupported",
-                "retry.max_retries: automatic retries are not in this release; send 0 or leave it out.",
-                param="retry.max_retries",
-            )
         if "exclude_exceptions" not in self.model_fields_set:
             exclude = DEFAULT_EXCLUDE_EXCEPTIONS
         else:

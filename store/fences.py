@@ -11,6 +11,7 @@ from typing import Any
 
 from domain.errors import EvolveError
 from domain.vocabulary import TRIAL_TERMINAL, AttemptPhase, TrialStatus
+from store.database import Database
 
 PHASE_RANK = {
     AttemptPhase.PREPARE: 1,
@@ -25,6 +26,7 @@ PHASE_RANK = {
 """Each activity's place in the life of an attempt."""
 
 LAST_RESORT_RANK = 6
+RANKS_OF_A_TURN = 10
 
 
 _TAKE = """
@@ -42,7 +44,7 @@ class Fenced(EvolveError):
 
 @dataclass(frozen=True)
 class Fence:
-    """The writer: one try of one phase of one attempt number."""
+    """The writer: one try of one phase of one turn of one attempt number."""
 
     job_id: str
     trial_id: str
@@ -51,10 +53,13 @@ class Fence:
     try_number: int
     is_last_resort: bool = False
     """A settle without the box, after the tries that could not end it."""
+    turn: int = 0
+    """A wait for capacity goes back to an earlier phase; its turn outranks every phase of the one before."""
 
     @property
     def rank(self) -> int:
-        return LAST_RESORT_RANK if self.is_last_resort else PHASE_RANK[self.phase]
+        rank = LAST_RESORT_RANK if self.is_last_resort else PHASE_RANK[self.phase]
+        return self.turn * RANKS_OF_A_TURN + rank
 
 
 async def lock_trial(connection: Any, fence: Fence) -> Any:
@@ -68,6 +73,13 @@ async def lock_trial(connection: Any, fence: Fence) -> Any:
     if row is None and await connection.fetchval("SELECT id FROM trials WHERE id = $1", fence.trial_id):
         raise Fenced(f"trial {fence.trial_id}: {fence.phase} try {fence.try_number} was taken over")
     return row
+
+
+async def newest_writer(db: Database, trial_id: str) -> tuple[int, int]:
+    """The attempt number and turn that a trial has come to; (1, 0) for one that was deleted."""
+    pool = await db.pool()
+    row = await pool.fetchrow("SELECT attempt_number, fence_phase FROM trials WHERE id = $1", trial_id)
+    return (row["attempt_number"], row["fence_phase"] // RANKS_OF_A_TURN) if row else (1, 0)
 
 
 def is_settled(row: Any) -> bool:

@@ -1,4 +1,4 @@
-"""What activities tell the store: phases, and the settle, which is one transaction."""
+"""What activities tell the store of trials on their way and of jobs; the settle is in `settle.py`."""
 
 from __future__ import annotations
 
@@ -7,10 +7,9 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from domain import events, stats
+from domain import events
 from domain.events import NewEvent, TrialName
-from domain.stats import GroupSums, JobTotals, TrialOutcome
-from domain.vocabulary import JOB_TERMINAL, AttemptPhase, ExceptionType, JobStatus, TrialStatus
+from domain.vocabulary import JOB_TERMINAL, ExceptionType, JobStatus, TrialStatus
 from store.database import Database, now
 from store.events import append_events
 from store.fences import Fence, is_settled, lock_trial
@@ -26,16 +25,6 @@ class PhaseChange:
     status: TrialStatus | None = None
     event: NewEvent | None = None
     sandbox_id: str | None = None
-
-
-@dataclass(frozen=True)
-class Settlement:
-    """The end of one attempt number. `members` are wire members of contract 3.8 beside the outcome's own."""
-
-    outcome: TrialOutcome
-    exception: tuple[ExceptionType, str] | None = None
-    members: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    failed_phase: AttemptPhase | None = None
 
 
 def iso(at: datetime) -> str:
@@ -124,95 +113,6 @@ async def move_status(connection: Any, row: Any, target: TrialStatus) -> None:
     await connection.execute(_MOVE_TALLY, row["job_id"], row["status"], target.value)
 
 
-async def settle(db: Database, fence: Fence, settlement: Settlement) -> tuple[TrialStatus, float | None]:
-    """Settle one attempt number: status, reward, spend, event and job statistics in one transaction.
-
-    A trial that is settled already stays as it is; returns what it came to.
-    """
-    async with db.transaction() as connection:
-        row = await lock_trial(connection, fence)
-        if row is None:
-            return TrialStatus.CANCELLED, None
-        if is_settled(row):
-            return TrialStatus(row["status"]), row["reward"]
-        at = now()
-        await _write_settlement(connection, row, settlement, at)
-        await move_status(connection, row, settlement.outcome.status)
-        await _add_to_statistics(connection, row, settlement.outcome)
-        await append_events(connection, fence.job_id, [_settled_event(row, settlement)])
-    return settlement.outcome.status, settlement.outcome.reward
-
-
-async def _write_settlement(connection: Any, row: Any, settlement: Settlement, at: datetime) -> None:
-    outcome = settlement.outcome
-    members = {
-        **settlement.members,
-        "verifier_result": None if outcome.rewards is None else {"rewards": outcome.rewards},
-        "exception_info": exception_info(settlement.exception, at),
-        "spend_source": outcome.spend_source,
-        "judge_spend_source": outcome.judge_spend_source,
-    }
-    await connection.execute(
-        "UPDATE trials SET result = result || $2, reward = $3, finished_at = $4, phase = NULL WHERE id = $1",
-        row["id"],
-        members,
-        outcome.reward,
-        at,
-    )
-
-
-def _settled_event(row: Any, settlement: Settlement) -> NewEvent:
-    exception = settlement.exception
-    return events.trial_settled(
-        _name(row),
-        settlement.outcome.status,
-        reward=settlement.outcome.reward,
-        exception=None if exception is None else (exception[0].value, exception[1]),
-        attempt_phase=settlement.failed_phase,
-    )
-
-
-def _name(row: Any) -> TrialName:
-    return TrialName(trial_id=row["id"], task_name=row["task_name"], attempt_number=row["attempt_number"])
-
-
-async def _add_to_statistics(connection: Any, row: Any, outcome: TrialOutcome) -> None:
-    totals = JobTotals(**await connection.fetchval("SELECT totals FROM jobs WHERE id = $1", row["job_id"]))
-    await connection.execute(
-        "UPDATE jobs SET totals = $2 WHERE id = $1", row["job_id"], totals.settle(outcome).model_dump()
-    )
-    key = (row["job_id"], row["evals_key"])
-    group = GroupSums(
-        **await connection.fetchrow(
-            "SELECT n_total, n_settled, n_rewarded, n_errors, reward_sum, is_binary"
-            " FROM job_groups WHERE job_id = $1 AND evals_key = $2 FOR UPDATE",
-            *key,
-        )
-    ).settle(outcome)
-    points = stats.pass_at_k(await _attempts_of(connection, *key)) if group.answers_pass_at_k else {}
-    await connection.execute(
-        "UPDATE job_groups SET n_settled = $3, n_rewarded = $4, n_errors = $5, reward_sum = $6,"
-        " is_binary = $7, pass_at_k = $8 WHERE job_id = $1 AND evals_key = $2",
-        *key,
-        group.n_settled,
-        group.n_rewarded,
-        group.n_errors,
-        group.reward_sum,
-        group.is_binary,
-        points,
-    )
-
-
-async def _attempts_of(connection: Any, job_id: str, evals_key: str) -> list[tuple[int, int]]:
-    rows = await connection.fetch(
-        "SELECT count(*) AS attempts, count(*) FILTER (WHERE reward = 1) AS successes"
-        " FROM trials WHERE job_id = $1 AND evals_key = $2 GROUP BY task_name",
-        job_id,
-        evals_key,
-    )
-    return [(row["attempts"], row["successes"]) for row in rows]
-
-
 async def start_job(db: Database, job_id: str) -> Any:
     """QUEUED → RUNNING with its event, once; returns the job's row, or None when it was deleted."""
     async with db.transaction() as connection:
@@ -269,9 +169,14 @@ async def cancel_queued(connection: Any, job_id: str, indexes: list[int] | None 
     return len(rows)
 
 
+def name_of(row: Any) -> TrialName:
+    """What an event calls the trial of a row."""
+    return TrialName(trial_id=row["id"], task_name=row["task_name"], attempt_number=row["attempt_number"])
+
+
 def _stopped_event(row: Any) -> NewEvent:
     exception = (ExceptionType.CANCELLED.value, STOPPED_MESSAGE)
-    return events.trial_settled(_name(row), TrialStatus.CANCELLED, exception=exception)
+    return events.trial_settled(name_of(row), TrialStatus.CANCELLED, exception=exception)
 
 
 async def _count_cancelled(connection: Any, job_id: str, rows: Any) -> None:

@@ -9,12 +9,12 @@ from domain.money import nanos_of_usd, usd_of_nanos
 from domain.stats import JobTotals, LaneReading, TokenCounts
 from domain.vocabulary import SpendSource
 from store.database import Database
-from store.fences import Fence, lock_trial
+from store.fences import RANKS_OF_A_TURN, Fence, lock_trial
 
 REFINED_FOR_MIN = 30  # contract 5: "Usage refinement after settle"
 
 _PROVISIONAL = f"""
-SELECT id, job_id, attempt_number FROM trials
+SELECT id, job_id, attempt_number, fence_phase FROM trials
 WHERE finished_at > now() - interval '{REFINED_FOR_MIN} minutes'
   AND result ->> 'spend_source' = 'measured_provisional'
 """
@@ -27,13 +27,16 @@ class ProvisionalTrial:
     trial_id: str
     job_id: str
     attempt_number: int
+    turn: int
 
 
 async def provisional_trials(db: Database) -> list[ProvisionalTrial]:
     """Those that settled lately."""
     pool = await db.pool()
     return [
-        ProvisionalTrial(row["id"], row["job_id"], row["attempt_number"])
+        ProvisionalTrial(
+            row["id"], row["job_id"], row["attempt_number"], row["fence_phase"] // RANKS_OF_A_TURN
+        )
         for row in await pool.fetch(_PROVISIONAL)
     ]
 

@@ -24,7 +24,8 @@ from store.blobs import Blobs
 from store.database import Database, now
 from store.datasets import Dataset, DatasetTask, DatasetVersion
 from store.fences import Fence
-from store.record import PhaseChange, Settlement
+from store.record import PhaseChange
+from store.settle import Settlement, settle
 from store.streams import add_trace_events, keep_files
 from store.trials import TrialFile
 from tests.factories import make_owner
@@ -106,7 +107,7 @@ async def run_trial(
     prompt = {"_prompt": {"text": "Löse es."}}
     await add_trace_events(db, trial_id, 1, [(1, "prompt", prompt), (2, "log", {"text": "a"})])
     await keep(db, blobs, trial_id, FILES if files is None else files)
-    await record.settle(db, Fence(job_id, trial_id, 1, AttemptPhase.PERSIST, 1), settlement(reward))
+    await settle(db, Fence(job_id, trial_id, 1, AttemptPhase.PERSIST, 1), settlement(reward))
 
 
 def settlement(reward: float | None) -> Settlement:

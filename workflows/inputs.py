@@ -15,9 +15,11 @@ from activities.signatures import Payload, Placement
 
 
 class TrialInput(Payload):
-    """One trial of a job. `job_workflow_id` is told when it settles.
+    """One trial of a job. `job_workflow_id` is told when it is over.
 
     `ended_by`: the trial's first workflow was ended from outside; what it left is closed for this reason.
+    The rest is what a continued run carries: its attempt number and turn, the failure classes of the
+    attempt numbers before, and how long and how often it has waited for a provider.
     """
 
     job_id: str
@@ -25,6 +27,11 @@ class TrialInput(Payload):
     index: int
     job_workflow_id: str
     ended_by: str | None = None
+    attempt_number: int = 1
+    turn: int = 0
+    signatures: list[str | None] = Field(default_factory=list[str | None])
+    waited_sec: float = 0.0
+    n_waits: int = 0
 
 
 @dataclass

@@ -44,7 +44,25 @@ BUILD = Limits(timedelta(hours=4), HEARTBEAT)
 ARCHIVE = Limits(timedelta(hours=2), HEARTBEAT)
 
 RECONCILE_AFTER = timedelta(seconds=60)
-WAIT_FOR_ROOM = timedelta(seconds=2)
+
+
+@dataclass(frozen=True)
+class Pace:
+    """Waits that grow up to a ceiling, each spread by half to either side: trials wait in crowds."""
+
+    first_sec: float
+    most_sec: float
+
+    def nth(self, n: int) -> timedelta:
+        """The wait after `n` others."""
+        grown = min(self.first_sec * 1.5 ** min(n, 50), self.most_sec)
+        return timedelta(seconds=grown * (0.5 + workflow.random().random()))
+
+
+# For room on our own hosts: asking again is cheap, and room that was freed should not stand empty.
+WAIT_FOR_ROOM = Pace(2, 10)
+WAIT_FOR_CAPACITY = Pace(5, 60)
+CAPACITY_BUDGET = timedelta(hours=1)  # of all waits of a trial for its provider
 TRIALS_PER_RUN = 300  # settles after which the job continues as new: measured at about 360 kB of history
 
 

@@ -1,68 +1,108 @@
-"""The story of one trial: prepare → open the box → agent → verifier → close and settle."""
+"""The story of one trial: attempt after attempt, each prepare → open the box → agent → verifier → close."""
 
 from __future__ import annotations
 
 import asyncio
-from typing import cast
+from collections.abc import Coroutine
+from itertools import count
+from typing import Any, NoReturn, TypeVar
 
 from temporalio import workflow
-from temporalio.exceptions import ActivityError, ApplicationError, RetryState, is_cancelled_exception
+from temporalio.exceptions import ActivityError, ApplicationError
 
 from workflows import names, options
+from workflows.failures import failure_of, is_capacity_wait, message_of
 
 with workflow.unsafe.imports_passed_through():
     from activities import signatures as act
-    from activities.signatures import AttemptRef, BoxedAttempt, CloseInput, Failure, Placement
-    from domain.causes import BUDGET_REFUSED, is_verified
+    from activities.signatures import AttemptRef, BoxedAttempt, CloseInput, Failure, PlacedAttempt, Placement
+    from domain.causes import is_verified
+    from domain.errors import CapacityWait
     from workflows.inputs import Progress, TrialInput
+
+T = TypeVar("T")
 
 
 @workflow.defn(name=names.TRIAL_WORKFLOW)
 class TrialWorkflow:
-    """Owns the attempt numbers of one trial; settles each exactly once."""
+    """Owns the attempt numbers of one trial, and is the one owner of its retries and waits.
+
+    An attempt number is closed (its box ended, its keys revoked) and settled before the next begins, so no
+    two are ever alive. Whether there is a next one, the settle itself answers: it is decided by the pure
+    policy and written in the settle's transaction, so a process that dies at any moment leaves either all
+    of it or nothing, and a repeat of the close gets the same answer. The job hears only of the last.
+
+    A provider without capacity is waited for here too, the room given back meanwhile: each wait begins a
+    new `turn` of the same attempt number, which outranks whatever of the turn before may still write.
+    """
 
     @workflow.init
     def __init__(self, start: TrialInput) -> None:
-        self._attempt = AttemptRef(job_id=start.job_id, trial_id=start.trial_id)
+        self._start = start
+        self._attempt = AttemptRef(
+            job_id=start.job_id,
+            trial_id=start.trial_id,
+            attempt_number=start.attempt_number,
+            turn=start.turn,
+        )
+        self._signatures = list(start.signatures)
+        self._waited_sec = start.waited_sec
+        self._n_waits = start.n_waits
         self._progress = Progress()
 
     @workflow.run
     async def run(self, start: TrialInput) -> act.Settled:
-        failure: Failure | None = None
+        back_off_sec = 0.0
+        while True:
+            failure = await self._attempt_until_closed(back_off_sec)
+            # Whatever comes now, the box is ended, the attempt settles, and at last the job hears of it.
+            settled = await _through_cancel(self._close(failure))
+            if settled.retry_after_sec is None:
+                await _through_cancel(self._tell_job())
+                return settled
+            back_off_sec = settled.retry_after_sec
+            self._begin_next(failure)
+
+    def _begin_next(self, failure: Failure | None) -> None:
+        self._signatures.append(failure.signature if failure else None)
+        number = self._attempt.attempt_number + 1
+        self._attempt = self._attempt.model_copy(update={"attempt_number": number, "turn": 0})
+        self._progress = Progress()
+
+    async def _attempt_until_closed(self, back_off_sec: float) -> Failure | None:
+        """One attempt number up to its close; returns why it has no verdict, if so."""
         try:
-            if start.ended_by is None:
-                await self._run_attempt()
-            else:
-                place = await options.call_here(act.FIND_PLACE, self._attempt, options.RECORD)
-                self._progress.placement = place
-                failure = Failure(kind="infrastructure", message=start.ended_by)
+            if self._start.ended_by is not None:
+                return await self._take_over(self._start.ended_by)
+            await self._back_off(back_off_sec)
+            await self._run_attempt()
         except BaseException as error:
-            failure = _failure_of(error)
+            failure = failure_of(error)
             if failure is None:
                 raise
-        # Whatever comes now, the box is ended, the trial settles and the job hears of it.
-        ending = asyncio.create_task(self._end(start, failure))
-        try:
-            return await asyncio.shield(ending)
-        except asyncio.CancelledError:
-            return await ending
+            return failure
+        return None
 
-    async def _end(self, start: TrialInput, failure: Failure | None) -> act.Settled:
-        settled = await self._close(failure)
-        await self._tell_job(start)
-        return settled
+    async def _take_over(self, ended_by: str) -> Failure:
+        """What a workflow that was ended from outside had in hand is closed, and nothing follows."""
+        left = await options.call_here(act.FIND_PLACE, self._attempt, options.RECORD)
+        update = {"attempt_number": left.attempt_number, "turn": left.turn}
+        self._attempt = self._attempt.model_copy(update=update)
+        self._progress.placement = left
+        return Failure(kind="infrastructure", message=ended_by, is_final=True)
+
+    async def _back_off(self, delay_sec: float) -> None:
+        _heed_cancel()
+        if delay_sec:
+            workflow.set_current_details(f"attempt {self._attempt.attempt_number} begins after a wait")
+            await workflow.sleep(delay_sec)
 
     async def _run_attempt(self) -> None:
-        placement = await self._place()
-        if placement.is_settled:
+        placed = await self._open_box()
+        if placed is None:
             return
-        _heed_cancel()
-        placed = act.PlacedAttempt(
-            **self._attempt.model_dump(), provider=placement.provider, host_id=placement.host_id
-        )
-        box = self._progress.box = await options.call(
-            act.OPEN_BOX, placed, options.OPEN_BOX, queue=placement.follow_queue
-        )
+        box, queue = self._progress.box, self._follow_queue
+        assert box is not None
         _heed_cancel()
         boxed = BoxedAttempt(
             **placed.model_dump(),
@@ -70,32 +110,87 @@ class TrialWorkflow:
             timeout_sec=box.agent_timeout_sec,
             harness=box.harness,
         )
-        agent = self._progress.agent = await options.call(
-            act.RUN_AGENT, boxed, options.FOLLOW, queue=placement.follow_queue
-        )
+        agent = self._progress.agent = await options.call(act.RUN_AGENT, boxed, options.FOLLOW, queue=queue)
         _heed_cancel()
         if not is_verified(agent.cause):
             return
-        verify = act.VerifierInput(
-            **placed.model_dump(),
-            box_id=box.box_id,
-            timeout_sec=box.verifier_timeout_sec,
-            harness=box.harness,
-            agent=agent,
-        )
-        self._progress.verifier = await options.call(
-            act.RUN_VERIFIER, verify, options.FOLLOW, queue=placement.follow_queue
-        )
+        update = {"timeout_sec": box.verifier_timeout_sec}
+        verify = act.VerifierInput(**boxed.model_copy(update=update).model_dump(), agent=agent)
+        self._progress.verifier = await self._verify(verify)
+
+    @property
+    def _follow_queue(self) -> str:
+        placement = self._progress.placement
+        assert placement is not None
+        return placement.follow_queue
+
+    async def _open_box(self) -> PlacedAttempt | None:
+        """Place the attempt and open its box, as often as the provider has no capacity; None: it is over."""
+        while True:
+            placement = self._progress.placement = await self._place()
+            if placement.is_settled:
+                return None
+            _heed_cancel()
+            placed = PlacedAttempt(
+                **self._attempt.model_dump(), provider=placement.provider, host_id=placement.host_id
+            )
+            try:
+                self._progress.box = await options.call(
+                    act.OPEN_BOX, placed, options.OPEN_BOX, queue=placement.follow_queue
+                )
+            except ActivityError as error:
+                await self._wait_for_capacity(error)
+            else:
+                return placed
 
     async def _place(self) -> Placement:
-        while True:
+        """Where there is room. That of our own hosts is waited for without limit: trials end, hosts come."""
+        for n_asked in count():
             placement = await options.call_here(act.PREPARE_TRIAL, self._attempt, options.RECORD)
             if placement.waiting_for is None:
-                self._progress.placement = placement
+                workflow.set_current_details("")
                 return placement
             workflow.set_current_details(f"waiting for room: {placement.waiting_for}")
-            jitter = 0.5 + workflow.random().random()
-            await workflow.sleep(options.WAIT_FOR_ROOM * jitter)
+            await workflow.sleep(options.WAIT_FOR_ROOM.nth(n_asked))
+            if workflow.info().is_continue_as_new_suggested():
+                self._continue_as_new()
+        raise AssertionError("counting never ends")
+
+    async def _verify(self, verify: act.VerifierInput) -> act.VerifierEnd:
+        """The agent is over; a verifier that has no box of its own yet is waited for, and the agent kept."""
+        while True:
+            try:
+                return await options.call(act.RUN_VERIFIER, verify, options.FOLLOW, queue=self._follow_queue)
+            except ActivityError as error:
+                await self._wait_for_capacity(error)
+                verify = verify.model_copy(update={"turn": self._attempt.turn})
+
+    async def _wait_for_capacity(self, error: ActivityError) -> None:
+        """Give the room back and wait, within the trial's budget; raises what is no lack of capacity."""
+        if not is_capacity_wait(error):
+            raise error
+        wait = options.WAIT_FOR_CAPACITY.nth(self._n_waits)
+        self._waited_sec += wait.total_seconds()
+        if self._waited_sec > options.CAPACITY_BUDGET.total_seconds():
+            _give_up_waiting(error)
+        self._n_waits += 1
+        self._attempt = self._attempt.model_copy(update={"turn": self._attempt.turn + 1})
+        reason = message_of(error)
+        waited = act.CapacityWaited(**self._attempt.model_dump(), waiting_for=reason)
+        await options.call_here(act.GIVE_BACK_ROOM, waited, options.RECORD)
+        workflow.set_current_details(f"waiting for the provider: {reason}")
+        await workflow.sleep(wait)
+
+    def _continue_as_new(self) -> NoReturn:
+        """A wait may be long: the history it has written is left behind. Only before the box is opened."""
+        carried = {
+            "attempt_number": self._attempt.attempt_number,
+            "turn": self._attempt.turn,
+            "signatures": self._signatures,
+            "waited_sec": self._waited_sec,
+            "n_waits": self._n_waits,
+        }
+        workflow.continue_as_new(self._start.model_copy(update=carried))
 
     async def _close(self, failure: Failure | None) -> act.Settled:
         placement, box = self._progress.placement, self._progress.box
@@ -108,23 +203,30 @@ class TrialWorkflow:
             agent=self._progress.agent,
             verifier=self._progress.verifier,
             failure=failure,
+            signatures=self._signatures,
         )
         queue = placement.queue if placement and placement.queue else None
         try:
             return await options.call(act.CLOSE_TRIAL, close, options.CLOSE, queue=queue)
         except ActivityError as error:
-            # A trial always settles. What closing could not do is told, and the box is the reaper's.
-            is_stopped = failure is not None and failure.kind == "cancelled"
-            last = close.model_copy(update={"failure": failure if is_stopped else _failure_of(error)})
-            return await options.call(act.SETTLE_TRIAL, last, options.RECORD)
+            return await options.call(act.SETTLE_TRIAL, _last_resort(close, error), options.RECORD)
 
-    async def _tell_job(self, start: TrialInput) -> None:
-        job = workflow.get_external_workflow_handle(start.job_workflow_id)
+    async def _tell_job(self) -> None:
+        job = workflow.get_external_workflow_handle(self._start.job_workflow_id)
         try:
-            await job.signal(names.SIGNAL_TRIAL_SETTLED, start.index)
+            await job.signal(names.SIGNAL_TRIAL_SETTLED, self._start.index)
         except ApplicationError as error:
             # The job is closed already: an operator's doing, and no business of the trial.
             workflow.logger.info("job was not told: %s", error)
+
+
+async def _through_cancel(step: Coroutine[Any, Any, T]) -> T:
+    """A step that a cancel must not cut; what comes after it hears of the cancel by `_heed_cancel`."""
+    running = asyncio.create_task(step)
+    try:
+        return await asyncio.shield(running)
+    except asyncio.CancelledError:
+        return await running
 
 
 def _heed_cancel() -> None:
@@ -133,29 +235,23 @@ def _heed_cancel() -> None:
         raise asyncio.CancelledError
 
 
-def _failure_of(error: BaseException) -> Failure | None:
-    """What ends the attempt without a verdict; None for what must fail the workflow itself."""
-    # Once it is cancelled, an activity whose worker died is not tried again.
-    is_cut = isinstance(error, ActivityError) and error.retry_state is RetryState.CANCEL_REQUESTED
-    if is_cancelled_exception(error) or is_cut:
-        return Failure(kind="cancelled", message="The trial was stopped.")
-    # A local activity's failure comes as it is, a normal one's wrapped.
-    cause = error.cause if isinstance(error, ActivityError) else error
-    if not isinstance(error, ActivityError | ApplicationError):
-        return None
-    message = cause.message if isinstance(cause, ApplicationError) else str(cause)
-    facts = _failure_facts(cause)
-    code = facts.get("code")
-    return Failure(
-        kind="budget" if code == BUDGET_REFUSED else "infrastructure",
-        message=message,
-        phase=facts.get("phase"),
-        signature=facts.get("signature"),
-        code=code,
-    )
+def _last_resort(close: CloseInput, error: ActivityError) -> CloseInput:
+    """A trial always settles: what closing could not do is told, and the box is the reaper's.
+
+    Final: a box that may be alive still must have no successor beside it.
+    """
+    failure = close.failure
+    if failure is None or failure.kind != "cancelled":
+        failure = failure_of(error)
+    update = {"is_final": True}
+    return close.model_copy(update={"failure": failure.model_copy(update=update) if failure else None})
 
 
-def _failure_facts(cause: BaseException | None) -> dict[str, str | None]:
-    """`{phase, signature, code}` as `activities.failures` put them; empty for what is not ours."""
-    details = cause.details if isinstance(cause, ApplicationError) else ()
-    return cast("dict[str, str | None]", details[0]) if details and isinstance(details[0], dict) else {}
+def _give_up_waiting(error: ActivityError) -> NoReturn:
+    minutes = options.CAPACITY_BUDGET.total_seconds() / 60
+    raise ApplicationError(
+        f"the provider had no capacity in {minutes:g} minutes of waiting: {message_of(error)}",
+        {"phase": "boot", "code": CapacityWait.code},
+        type=CapacityWait.__name__,
+        non_retryable=True,
+    ) from error

@@ -11,8 +11,9 @@ from store import record
 from store.attempt_spend import attempt_spend
 from store.database import Database
 from store.fences import Fence
-from store.record import PhaseChange, Settlement
+from store.record import PhaseChange
 from store.refine import provisional_trials
+from store.settle import Settlement, settle
 from store.spend import reserve, settle_call
 from tests.finished_jobs import accept, publish, trial_ids
 from tests.store.money_factory import measured, minted, new_call
@@ -33,7 +34,7 @@ async def settled_with_a_call_under_way(db: Database) -> tuple[str, str]:
     spend = lane_of(await attempt_spend(db, trial_id, 1, "agent"))
     end = AttemptEnd(has_agent_ended=True, rewards={"reward": 1.0}, spend=spend)
     settlement = Settlement(outcome_of(end), members={"agent_result": agent_result(end)})
-    await record.settle(db, Fence(job_id, trial_id, 1, AttemptPhase.PERSIST, 1), settlement)
+    await settle(db, Fence(job_id, trial_id, 1, AttemptPhase.PERSIST, 1), settlement)
     return trial_id, two.call_id
 
 

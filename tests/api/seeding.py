@@ -11,7 +11,8 @@ from store import record
 from store.accounts import Caller
 from store.database import Database
 from store.fences import Fence
-from store.record import PhaseChange, Settlement
+from store.record import PhaseChange
+from store.settle import Settlement, settle
 
 TASK = """
 INSERT INTO dataset_tasks (version_id, task_name, ordinal, state, verdicts, notes, images, failure,
@@ -76,7 +77,7 @@ async def settle_trial(db: Database, trial: Any, reward: float | None, **members
     else:
         outcome = TrialOutcome(status=TrialStatus.SCORED, reward=reward, rewards={"reward": reward})
         settlement = Settlement(outcome, None, members)
-    await record.settle(db, fence, settlement)
+    await settle(db, fence, settlement)
 
 
 async def run_job(db: Database, job_id: str, rewards: Sequence[float | None]) -> list[Any]:

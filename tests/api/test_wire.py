@@ -41,7 +41,7 @@ async def error_of(api: Api, method: str, path: str, **options: Any) -> dict[str
 async def test_meta_answers_without_a_key(api: Api):
     document = await meta(HostedClientConfig(base_url=api.url))
     assert len(document.error_codes) == 124
-    assert document.limits["job"]["default_max_retries"] == 0
+    assert document.limits["job"]["default_max_retries"] == 2
     assert [provider.name for provider in document.sandbox_providers if provider.default] == ["local"]
 
 

@@ -15,7 +15,7 @@ def test_job_created_says_everything_that_was_resolved():
     assert data["agents"] == [
         {"name": "oracle", "model_name": None, "version": None, "reasoning_effort": None}
     ]
-    assert data["retry"]["max_retries"] == 0
+    assert data["retry"]["max_retries"] == 2
     assert (data["timeout_multiplier"], data["agent_timeout_multiplier"]) == (1.0, 2.0)
     assert (data["max_trial_spend_usd"], data["sandbox_provider"]) == (200.0, "local")
     assert data["verifier_timeout_multiplier"] is None

@@ -42,6 +42,7 @@ def refusal_of(**changes: Any) -> ApiError:
         ({"retry": {"max_retries": 11}}, "retry.max_retries"),
         ({"retry": {"max_retries": -1}}, "retry.max_retries"),
         ({"retry": {"wait": 1}}, "retry.wait"),
+        ({"retry": {"max_wait_sec": 2_147_484}}, "retry.max_wait_sec"),
         ({"timeout_multiplier": 0}, "timeout_multiplier"),
         ({"agent_timeout_multiplier": -1.0}, "agent_timeout_multiplier"),
         ({"verifier_timeout_multiplier": math.nan}, "verifier_timeout_multiplier"),
@@ -62,7 +63,6 @@ def test_a_bad_field_is_refused_by_its_path(changes: dict[str, Any], param: str)
         ({"secrets": [{"name": "TOKEN"}]}, "secrets"),
         ({"analyze": {}}, "analyze"),
         ({"system_log": True}, "system_log"),
-        ({"retry": {"max_retries": 2}}, "retry.max_retries"),
         ({"agents": [{"name": "oracle", "skills": ["name:x"]}]}, "agents[0].skills"),
         ({"agents": [{"name": "pi", "model_name": "openrouter/openai/gpt-6-luna"}]}, "agents[0].name"),
     ],
@@ -77,7 +77,7 @@ def test_defaults_are_resolved_into_the_plan():
     assert (plan.n_attempts, plan.n_concurrent_trials) == (1, 4)
     assert plan.max_trial_spend_nanos == 200 * 10**9
     assert plan.sandbox_provider is SandboxProvider.LOCAL
-    assert plan.retry.max_retries == 0
+    assert plan.retry.max_retries == 2
 
 
 def test_the_operator_sets_the_cap_of_a_job_that_names_none():
@@ -89,8 +89,8 @@ def test_the_operator_sets_the_cap_of_a_job_that_names_none():
 def test_the_worst_case_is_every_cap_of_the_arms_that_call_a_model():
     claude = {"name": "claude", "model_name": "opus"}
     assert make_plan().worst_case_spend_nanos == 0
-    assert make_plan(agents=[claude], n_attempts=2).worst_case_spend_nanos == 3 * 2 * 200 * 10**9
-    assert make_plan(agents=[claude, {"name": "nop"}]).worst_case_spend_nanos == 3 * 200 * 10**9
+    assert make_plan(agents=[claude], n_attempts=2).worst_case_spend_nanos == 3 * 2 * 200 * 3 * 10**9
+    assert make_plan(agents=[claude, {"name": "nop"}]).worst_case_spend_nanos == 3 * 200 * 3 * 10**9
 
 
 def test_the_judges_settings_are_in_the_plan():

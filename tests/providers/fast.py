@@ -2,7 +2,8 @@
 
 It is no sandbox. It exists so that thousands of trials can pass through every phase in seconds, and so
 that a test can hold a trial in a phase (a *barrier*) and kill what it likes. State is on disk: a box
-outlives the worker that made it, as a real one does.
+outlives the worker that made it, as a real one does. What is to go wrong is written beforehand too: see
+`faults.py`.
 
 What a "command" does is written in the task: `solution/solve.sh` and `tests/test.sh` are lists of the
 words `reward X`, `reward-if-solved X`, `exit N`, `print TEXT`, `solve`, one a line (other lines are ignored).
@@ -38,6 +39,7 @@ from activities.sandboxes.base import (
 from activities.sandboxes.process_poll import FileSlice, FileState
 from activities.settings import WorkerSettings
 from domain.errors import SandboxDeath
+from tests.providers.faults import Faults
 from tests.waiting import eventually
 
 
@@ -77,9 +79,10 @@ class Barriers:
 class FastBox:
     """A directory that answers like a box."""
 
-    def __init__(self, root: Path, barriers: Barriers) -> None:
+    def __init__(self, root: Path, barriers: Barriers, faults: Faults) -> None:
         self._root = root
         self._barriers = barriers
+        self._faults = faults
 
     @property
     def box_id(self) -> str:
@@ -111,6 +114,7 @@ class FastBox:
         self._at("/")
         if len(argv) > 4 and argv[3] == "launch":
             self._launch(Path(argv[4]).name, Path(argv[5]).name, mark=argv[10])
+            self._faults.meet(f"{Path(argv[4]).name}-launched")
         elif len(argv) > 4 and argv[3] == "lay-out":
             self._lay_out(argv[4])
         elif len(argv) > 4 and argv[3] == "healthcheck":
@@ -186,6 +190,7 @@ class FastBox:
             return FileState(4, b"9.0 9.0")
         path = self._at(each.path)
         run = path.parent
+        self._faults.meet(run.name)
         is_running = (run / "started").exists() and not (run / "rc").exists()
         if is_running and not self._barriers.is_held(run.name, self._word):
             self._finish(run)
@@ -245,9 +250,16 @@ class FastProvider:
     name = "local"
 
     def __init__(self, root: Path) -> None:
-        self._boxes = root / "boxes"
-        self._boxes.mkdir(parents=True, exist_ok=True)
+        self.boxes = root / "boxes"
+        self.boxes.mkdir(parents=True, exist_ok=True)
+        self._executions = root / "executions"
         self.barriers = Barriers(root / "barriers")
+        self.faults = Faults(root / "faults")
+
+    def executions(self) -> list[str]:
+        """The names of the commands that were started, in whatever box, in their order."""
+        text = _text(self._executions)
+        return [line.split()[1] for line in text.splitlines()]
 
     async def ensure_image(self, request: ImageRequest) -> ImageRef:
         word = _text(request.context_dir / "barrier")
@@ -257,34 +269,35 @@ class FastProvider:
     async def create(self, spec: BoxSpec) -> Box:
         word = spec.image.handle
         await self.barriers.cross("create", word)
-        root = self._boxes / spec.tag.name
+        self.faults.meet("create")
+        root = self.boxes / spec.tag.name
         root.mkdir(exist_ok=True)
         (root / "barrier").write_text(word)
         (root / "tag.json").write_text(json.dumps(asdict(spec.tag)))
         (root / "fs").mkdir(exist_ok=True)
         await self.barriers.cross("boot", word)
-        return FastBox(root, self.barriers)
+        return FastBox(root, self.barriers, self.faults)
 
     async def attach(self, box_id: str) -> Box:
-        if not (self._boxes / box_id).exists():
+        if not (self.boxes / box_id).exists():
             raise SandboxDeath(f"no box {box_id}")
-        return FastBox(self._boxes / box_id, self.barriers)
+        return FastBox(self.boxes / box_id, self.barriers, self.faults)
 
     def environment(self, box_id: str, name: str) -> dict[str, str]:
         """The variables that a process of a box was started with, also once the box is gone."""
-        lines = (self._boxes.parent / "environments" / f"{box_id}.{name}").read_text().splitlines()
+        lines = (self.boxes.parent / "environments" / f"{box_id}.{name}").read_text().splitlines()
         pairs = (shlex.split(line)[1].partition("=") for line in lines)
         return {key: value for key, _, value in pairs}
 
     async def list(self, installation_id: str) -> list[BoxListing]:
-        tags = [BoxTag(**json.loads(path.read_text())) for path in self._boxes.glob("*/tag.json")]
+        tags = [BoxTag(**json.loads(path.read_text())) for path in self.boxes.glob("*/tag.json")]
         return [BoxListing(tag.name, tag, True) for tag in tags if tag.installation_id == installation_id]
 
     async def destroy(self, box_id: str) -> None:
-        await self.barriers.cross("persist", _text(self._boxes / box_id / "barrier"))
-        gone = self._boxes / f".{box_id}.{os.getpid()}"
+        await self.barriers.cross("persist", _text(self.boxes / box_id / "barrier"))
+        gone = self.boxes / f".{box_id}.{os.getpid()}"
         try:
-            (self._boxes / box_id).rename(gone)
+            (self.boxes / box_id).rename(gone)
         except FileNotFoundError:
             return
         shutil.rmtree(gone, ignore_errors=True)

@@ -56,6 +56,32 @@ async def record_cancelled(platform: Platform) -> None:
     await keep(platform, names.trial_workflow_id(str(trial["id"])), "trial_cancelled")
 
 
+async def run_alone(platform: Platform, name: str) -> str:
+    """A job of one trial to its end; returns the trial's workflow id."""
+    body = {**BODY, "datasets": [{"name": "demo", "n_tasks": 1}], "agents": [{"name": "oracle"}]}
+    retry = {"max_retries": 2, "min_wait_sec": 0.01}
+    await platform.client.execute_workflow(
+        names.JOB_WORKFLOW,
+        {**body, "n_attempts": 1, "retry": retry},
+        id=name,
+        task_queue=platform.queue,
+    )
+    [trial] = await platform.rows(
+        "SELECT t.id FROM trials t JOIN jobs j ON j.id = t.job_id WHERE j.workflow_id = $1", name
+    )
+    return names.trial_workflow_id(str(trial["id"]))
+
+
+async def record_retries(platform: Platform) -> None:
+    faults = platform.provider.faults
+    faults.plan("agent", "death")
+    await keep(platform, await run_alone(platform, "retried"), "trial_retried")
+    faults.plan("agent", "death", "death")
+    await keep(platform, await run_alone(platform, "broken"), "trial_circuit_broken")
+    faults.plan("create", "429")
+    await keep(platform, await run_alone(platform, "waited"), "trial_waited_for_capacity")
+
+
 async def record(url: str, temporal: str, root: Path) -> None:
     await upgrade(url)
     db = Database(url)
@@ -63,6 +89,7 @@ async def record(url: str, temporal: str, root: Path) -> None:
         import_id = await platform.publish_id("demo", {**task_files("alpha"), **task_files("beta")})
         await keep(platform, names.dataset_import_workflow_id(import_id), "dataset_import")
         await record_finished(platform)
+        await record_retries(platform)
         await record_cancelled(platform)
     await db.close()
 

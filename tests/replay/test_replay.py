@@ -21,7 +21,8 @@ def replayer() -> Replayer:
 def test_there_are_histories_of_every_story() -> None:
     names = {path.stem for path in HISTORIES}
     assert names >= {
-        "job_finished", "job_cancelled", "trial_scored", "trial_cancelled", "dataset_import"
+        "job_finished", "job_cancelled", "trial_scored", "trial_cancelled", "trial_retried",
+        "trial_circuit_broken", "trial_waited_for_capacity", "dataset_import",
     }  # fmt: skip
 
 

@@ -13,6 +13,7 @@ from store.database import Database
 from store.fences import Fence, Fenced
 from store.hosts import Room
 from store.record import PhaseChange
+from store.settle import SettleEnd, settle
 from store.streams import LostOutput, append_chunk, confirm_streams, high_water, keep_files, read_stream
 from store.trials import TrialFile
 from tests.finished_jobs import accept, publish, settlement, trial_ids
@@ -86,9 +87,9 @@ async def test_files_are_kept_by_the_last_try_alone(trial: RunningTrial) -> None
 async def test_the_last_resort_settles_after_any_number_of_tries(trial: RunningTrial) -> None:
     await record.enter_phase(trial.db, trial.fence(AttemptPhase.PERSIST, 3))
     last = replace(trial.fence(AttemptPhase.PERSIST), is_last_resort=True)
-    assert await record.settle(trial.db, last, settlement(1.0)) == (TrialStatus.SCORED, 1.0)
+    assert await settle(trial.db, last, settlement(1.0)) == SettleEnd(TrialStatus.SCORED, 1.0)
     with pytest.raises(Fenced):
-        await record.settle(trial.db, trial.fence(AttemptPhase.PERSIST, 4), settlement(0.0))
+        await settle(trial.db, trial.fence(AttemptPhase.PERSIST, 4), settlement(0.0))
 
 
 async def test_a_box_that_was_given_back_is_not_live_again(trial: RunningTrial) -> None:

@@ -7,13 +7,13 @@ from domain.vocabulary import AttemptPhase, TrialStatus
 from store import record
 from store.database import Database
 from store.fences import Fence
-from store.record import Settlement
+from store.settle import Settlement, settle
 from tests.finished_jobs import accept, publish, trial_ids
 
 
-async def settle(db: Database, job_id: str, trial_id: str, status: TrialStatus) -> None:
+async def end_trial(db: Database, job_id: str, trial_id: str, status: TrialStatus) -> None:
     fence = Fence(job_id, trial_id, 1, AttemptPhase.PERSIST, 1)
-    await record.settle(db, fence, Settlement(TrialOutcome(status=status)))
+    await settle(db, fence, Settlement(TrialOutcome(status=status)))
 
 
 async def cancel(db: Database, job_id: str) -> None:
@@ -29,8 +29,8 @@ async def job_of_two(db: Database) -> tuple[str, list[str]]:
 
 async def test_a_trial_stopped_on_its_own_does_not_make_a_late_cancel_the_jobs_end(db: Database) -> None:
     job_id, [one, two] = await job_of_two(db)
-    await settle(db, job_id, one, TrialStatus.CANCELLED)
-    await settle(db, job_id, two, TrialStatus.SCORED)
+    await end_trial(db, job_id, one, TrialStatus.CANCELLED)
+    await end_trial(db, job_id, two, TrialStatus.SCORED)
     await cancel(db, job_id)
     assert (await record.finish_job(db, job_id))["status"] == "COMPLETED"
 
@@ -39,9 +39,9 @@ async def test_a_cancel_that_ended_a_trial_is_the_jobs_end(db: Database) -> None
     job_id, [one, two] = await job_of_two(db)
     fence = Fence(job_id, one, 1, AttemptPhase.AGENT, 1)
     await record.enter_phase(db, fence, record.PhaseChange(status=TrialStatus.RUNNING))
-    await settle(db, job_id, two, TrialStatus.SCORED)
+    await end_trial(db, job_id, two, TrialStatus.SCORED)
     await cancel(db, job_id)
-    await settle(db, job_id, one, TrialStatus.CANCELLED)
+    await end_trial(db, job_id, one, TrialStatus.CANCELLED)
     assert (await record.finish_job(db, job_id))["status"] == "CANCELLED"
 
 

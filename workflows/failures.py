@@ -1,0 +1,61 @@
+"""From what an activity raised to why an attempt has no verdict."""
+
+from __future__ import annotations
+
+from typing import cast
+
+from temporalio import workflow
+from temporalio.exceptions import ActivityError, ApplicationError, RetryState, is_cancelled_exception
+
+with workflow.unsafe.imports_passed_through():
+    from activities.signatures import Failure
+    from domain.causes import BUDGET_REFUSED
+    from domain.errors import CapacityWait
+
+
+def failure_of(error: BaseException) -> Failure | None:
+    """What ends the attempt without a verdict; None for what must fail the workflow itself."""
+    # Once it is cancelled, an activity whose worker died is not tried again.
+    is_cut = isinstance(error, ActivityError) and error.retry_state is RetryState.CANCEL_REQUESTED
+    if is_cancelled_exception(error) or is_cut:
+        return Failure(kind="cancelled", message="The trial was stopped.")
+    if not isinstance(error, ActivityError | ApplicationError):
+        return None
+    facts = _facts(error)
+    code = facts.get("code")
+    return Failure(
+        kind="budget" if code == BUDGET_REFUSED else "infrastructure",
+        message=message_of(error),
+        phase=facts.get("phase"),
+        signature=facts.get("signature"),
+        code=code,
+        # The budget of waits is the trial's: a further attempt would find it used up.
+        is_final=code == CapacityWait.code,
+    )
+
+
+def is_capacity_wait(error: ActivityError) -> bool:
+    """Whether a provider only has no room now: to be waited for, and no failure of the attempt."""
+    return _facts(error).get("code") == CapacityWait.code and not _was_cancelled(error)
+
+
+def message_of(error: ActivityError | ApplicationError) -> str:
+    """What people read."""
+    cause = _cause(error)
+    return cause.message if isinstance(cause, ApplicationError) else str(cause)
+
+
+def _was_cancelled(error: ActivityError) -> bool:
+    return error.retry_state is RetryState.CANCEL_REQUESTED
+
+
+def _cause(error: ActivityError | ApplicationError) -> BaseException | None:
+    """A local activity's failure comes as it is, a normal one's wrapped."""
+    return error.cause if isinstance(error, ActivityError) else error
+
+
+def _facts(error: ActivityError | ApplicationError) -> dict[str, str | None]:
+    """`{phase, signature, code}` as `activities.failures` put them; empty for what is not ours."""
+    cause = _cause(error)
+    details = cause.details if isinstance(cause, ApplicationError) else ()
+    return cast("dict[str, str | None]", details[0]) if details and isinstance(details[0], dict) else {}
