@@ -55,7 +55,7 @@ async def test_a_box_without_network_is_offered_no_fetching() -> None:
 async def test_a_tasks_skills_are_copied_where_it_looks_for_them() -> None:
     toml = '[environment]\nskills_dir = "/opt/skills"\n'
     box = await written_by(QwenHarness(), context_of("qwen", toml=toml, home="/home/dev"))
-    assert any(list(each[-2:]) == ["/opt/skills", "/home/dev/.qwen/skills"] for each in box.commands)
+    assert any({"/opt/skills", "/home/dev/.qwen/skills"} <= set(each) for each in box.commands)
 
 
 def test_the_command_holds_no_secret_and_the_instruction_comes_by_stdin() -> None:
