@@ -23,6 +23,8 @@ from tests.running_platform import OWN_SOURCE, RunningPlatform
 pytestmark = [pytest.mark.stack, pytest.mark.root, pytest.mark.timeout(400)]
 
 STEPS = 6
+# The second call is under way when something is killed, however busy this machine is.
+LONG_CALL_SEC = 8.0
 PROVIDER_KEY = "sk-canary-of-the-operator-0123456789"
 # 2000 tokens in and 30 out a turn, at the price book's rate for the model.
 SCRIPT = {
@@ -33,7 +35,7 @@ SCRIPT = {
                     {
                         "text": f"Step {step}.",
                         "shell": f"echo step-{step} >> /app/steps.txt",
-                        "delay_sec": 1.5,
+                        "delay_sec": LONG_CALL_SEC if step == 2 else 1.0,
                         "usage": {"input_tokens": 2000, "output_tokens": 30},
                     }
                     for step in range(1, STEPS + 1)
