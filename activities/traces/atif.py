@@ -6,7 +6,7 @@ ends when the agent speaks, thinks or calls again after a tool has answered.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
 
@@ -36,6 +36,8 @@ class RunFacts:
 
     `measured` is the gateway's count, None when it measured nothing. `thoughts` are those of the agent's
     turns, one after another, of a harness that does not print them; they are used when the turns agree.
+    `subagents` are whole runs of subagents by the call that made them, an outer one before those in it:
+    of these the stream may print only a part.
     """
 
     agent: TrajectoryAgent
@@ -43,6 +45,7 @@ class RunFacts:
     system_prompt: str | None = None
     measured: FinalMetrics | None = None
     thoughts: tuple[str, ...] = ()
+    subagents: Mapping[str, Sequence[Event]] = field(default_factory=dict[str, Sequence[Event]])
 
 
 def trajectory(events: Iterable[Event], facts: RunFacts) -> Trajectory | None:
@@ -54,6 +57,8 @@ def trajectory(events: Iterable[Event], facts: RunFacts) -> Trajectory | None:
         root.take(kind, data)
     if not root.steps:
         return None
+    for call_id, run in facts.subagents.items():
+        root.replace_subagent(call_id, run)
     root.think(facts.thoughts)
     built = root.build(None)
     metrics = (facts.measured or FinalMetrics()).model_copy(update={"total_steps": len(built.steps)})
@@ -172,6 +177,14 @@ class _Run:
         found = self.calls.get(call_id, [])
         waiting = (call for call in reversed(found) if not call.is_answered)
         return next(waiting, found[-1] if found else None)
+
+    def replace_subagent(self, call_id: str, events: Iterable[Event]) -> None:
+        """Tell a subagent's run by these events instead."""
+        call = self._call(call_id)
+        if call is not None:
+            call.subagent = _Run(self.agent, self.calls)
+            for kind, data in events:
+                call.subagent.take(kind, data)
 
     def think(self, thoughts: Iterable[str]) -> None:
         """Give each of the agent's steps its thoughts, unless there are more or fewer of them than steps."""

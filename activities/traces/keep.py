@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from fnmatch import fnmatchcase
 
 from pydantic_core import to_json
 
 from activities.capture import Capture
-from activities.traces.atif import RunFacts, trajectory
+from activities.traces.atif import Event, RunFacts, trajectory
 from activities.traces.base import StreamReport
 from activities.traces.gateway import measured_metrics, write_gateway_lines
 from activities.traces.live import LiveTrace, Stream
 from activities.traces.roster import PARSERS
-from activities.traces.sessions import SESSION_FILES, SessionFacts, records
+from activities.traces.sessions import SESSION_FILES, SUBAGENT_FILES, SessionFacts, records, subagents_of
 from domain.trajectory import TrajectoryAgent
 from store.traces import events_bytes, stored_events
 
@@ -50,10 +51,29 @@ async def _keep_trajectory(capture: Capture, report: StreamReport, version: str 
     session = await _session(capture, report.session_id)
     measured = await measured_metrics(db, fence)
     events = [(kind, data) async for _, kind, data in stored_events(db, fence.trial_id, fence.attempt_number)]
-    facts = RunFacts(agent, report.session_id, session.system_prompt, measured, session.thoughts)
+    facts = RunFacts(
+        agent=agent,
+        session_id=report.session_id,
+        system_prompt=session.system_prompt,
+        measured=measured,
+        thoughts=session.thoughts,
+        subagents=await _subagents(capture),
+    )
     built = trajectory(events, facts)
     if built is not None:
         await capture.keep(TRAJECTORY, to_json(built.document(), indent=2) + b"\n")
+
+
+async def _subagents(capture: Capture) -> Mapping[str, Sequence[Event]]:
+    """The transcripts of subagents that the kept home holds."""
+    pattern = SUBAGENT_FILES.get(capture.context.harness.parser_name or "")
+    if pattern is None:
+        return {}
+    found = [file for file in capture.files if fnmatchcase(file.path, pattern)]
+    if sum(file.size_bytes for file in found) > TRAJECTORY_MAX_BYTES:
+        capture.left_out.append(f"{TRAJECTORY}: transcripts of subagents, which are in the home")
+        return {}
+    return subagents_of({file.path: await capture.hands.blobs.get(file.blob_key) for file in found})
 
 
 async def _session(capture: Capture, session_id: str | None) -> SessionFacts:

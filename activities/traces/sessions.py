@@ -1,7 +1,8 @@
-"""What a harness keeps of its run in its home and does not print: thoughts, and the system prompt.
+"""What a harness keeps of its run in its home and does not print: thoughts, subagents, the system prompt.
 
-kimi's log of its loop and gemini's chat file tell the thoughts of each turn. They go into the trajectory,
-turn by turn; the trace holds what was printed.
+kimi's log of its loop and gemini's chat file tell the thoughts of each turn, and claude keeps a transcript
+of each subagent, of which it prints the calls only. They go into the trajectory; the trace holds what was
+printed.
 """
 
 from __future__ import annotations
@@ -13,7 +14,8 @@ from fnmatch import fnmatchcase
 from types import MappingProxyType
 from typing import Any, cast
 
-from activities.traces.base import member, members, word
+from activities.traces.base import count, member, members, word
+from activities.traces.claude import ClaudeParser
 
 
 @dataclass(frozen=True)
@@ -82,10 +84,29 @@ def _thought(thought: dict[str, Any]) -> str:
     return ": ".join(filter(None, (word(thought, "subject"), word(thought, "description"))))
 
 
+def subagents_of(files: Mapping[str, bytes]) -> dict[str, list[tuple[str, dict[str, Any]]]]:
+    """claude's subagents out of their transcripts and what is noted of each (`SUBAGENT_FILES`), by path.
+
+    Events (type, data) by the call that made the subagent, outer ones first.
+    """
+    runs: list[tuple[int, str, list[tuple[str, dict[str, Any]]]]] = []
+    for path, noted in files.items():
+        transcript = files.get(f"{path.removesuffix(META)}.jsonl") if path.endswith(META) else None
+        for meta in records(noted) if transcript is not None else ():
+            parser = ClaudeParser()
+            events = [event for line in (transcript or b"").splitlines() for event in parser.feed(line)]
+            told = [(event.type, event.data) for event in events]
+            runs.append((count(meta, "spawnDepth"), word(meta, "toolUseId"), told))
+    return {call_id: told for _, call_id, told in sorted(runs, key=lambda run: run[:2])}
+
+
 def _joined(before: str, more: str) -> str:
     return "\n".join(filter(None, (before, more)))
 
 
+META = ".meta.json"
+SUBAGENT_FILES: Mapping[str, str] = MappingProxyType({"claude": "agent/.claude/projects/*/subagents/agent-*"})
+"""Where a harness keeps its subagents' transcripts, below `agent/`."""
 SESSION_FILES: Mapping[str, SessionFile] = MappingProxyType(
     {
         "kimi": SessionFile("agent/.kimi-code/sessions/*/{session_id}/agents/main/wire.jsonl", read_kimi),

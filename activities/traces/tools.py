@@ -18,8 +18,8 @@ _KINDS: dict[str, str] = {
         "search": "grep glob ls list list_directory grep_search search_file_content codesearch toolsearch"
         " tool_search",
         "fetch": "webfetch web_fetch fetchurl websearch web_search google_web_search searchweb",
-        "think": "task agent todowrite todo_write write_todos todolist settodolist todo_list taskcreate"
-        " taskupdate taskget tasklist collab_tool_call",
+        "think": "task agent sendmessage collab_tool_call todowrite todo_write write_todos todolist"
+        " settodolist todo_list taskcreate taskupdate taskget tasklist",
     }.items()
     for name in names.split()
 }

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 from activities.traces.atif import RunFacts, trajectory
 from activities.traces.base import chunk
 from activities.traces.roster import PARSERS
-from activities.traces.sessions import SESSION_FILES, records
+from activities.traces.sessions import SESSION_FILES, records, subagents_of
 from activities.traces.tools import tool_call, tool_result
 from domain.trajectory import TrajectoryAgent
+
+FIXTURES = Path(__file__).parents[1] / "fixtures"
 
 
 def loop(kind: str, **members: Any) -> dict[str, Any]:
@@ -105,3 +108,25 @@ def test_qwens_broken_call_is_an_error_behind_its_text() -> None:
     for line in (said, result):
         parser.feed(json.dumps(line).encode())
     assert parser.report.error is None
+
+
+def test_a_subagents_run_is_whole_out_of_its_transcript() -> None:
+    parser = PARSERS["claude"]()
+    stream = (FIXTURES / "streams" / "claude-subagent.jsonl").read_bytes()
+    printed = [(event.type, event.data) for line in stream.splitlines() for event in parser.feed(line)]
+    subagents = subagents_of(
+        {path.name: path.read_bytes() for path in (FIXTURES / "sessions" / "claude-subagent").iterdir()}
+    )
+    assert list(subagents) == ["toolu_1_1"]
+    run = trajectory(printed, RunFacts(TrajectoryAgent(name="claude"), subagents=subagents))
+    assert run is not None
+    assert run.subagent_trajectories is not None
+    (sub,) = run.subagent_trajectories
+    assert [(step.source, step.message) for step in sub.steps] == [
+        ("user", "SUBTASK one"),
+        ("agent", "sub starts"),
+        ("agent", "sub is done"),
+    ]
+    assert sub.steps[1].observation is not None
+    assert [step.message for step in run.steps] == ["I delegate.", "done"]
+    assert subagents_of({"agent-x.meta.json": b'{"toolUseId": "a"}', "agent-y.jsonl": b"{}"}) == {}

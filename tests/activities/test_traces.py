@@ -171,7 +171,7 @@ def test_the_call_and_its_result_bear_one_id() -> None:
         updates = [event.data.get("update", {}) for event in read(name)[0]]
         called = [u["toolCallId"] for u in updates if u.get("sessionUpdate") == "tool_call"]
         answered = [u["toolCallId"] for u in updates if u.get("sessionUpdate") == "tool_call_update"]
-        assert called == answered, name
+        assert sorted(called) == sorted(answered), name
 
 
 REFUSED = {
@@ -373,6 +373,18 @@ def test_a_subagents_words_name_the_call_that_made_it() -> None:
     )
     assert said[0].data["update"]["parentToolCallId"] == "task1"
     assert parser.report.final_text == "mine"
+
+
+def test_a_subagents_calls_are_told_from_its_makers() -> None:
+    """claude prints a subagent's prompt and calls in between its maker's."""
+    events = read("claude-subagent")[0]
+    parents = [event.data.get("update", {}).get("parentToolCallId") for event in events]
+    own, subs = "toolu_1_1", [event for event, parent in zip(events, parents, strict=True) if parent]
+    assert parents == [None, None, own, None, own, own, None, None, None, None]
+    assert [event.type for event in subs] == ["user_message_chunk", "tool_call", "tool_call_update"]
+    assert told(events[1])[1:4] == (
+        "Agent", "think", {"description": "sub", "prompt": "SUBTASK one", "subagent_type": "general-purpose"},
+    )  # fmt: skip
 
 
 def test_a_failure_that_was_got_over_is_not_the_runs_end() -> None:
