@@ -10,6 +10,7 @@ from gateway.denials import Denial
 from gateway.json_text import JsonObject
 from gateway.policy import apply_policy
 from gateway.protocols import Dialect, Wanted
+from gateway.translator import CARRIED
 from gateway.upstreams import Upstream
 from store.keys import GrantedModel, KeyGrant
 
@@ -29,13 +30,16 @@ class Target:
 @dataclass(frozen=True)
 class Admissible:
     """A request that may be asked once its hold is reserved. `hides_usage`: usage was asked for by us, and
-    the client that did not must not see the chunk with it. `price` is of the service that is asked for."""
+    the client that did not must not see the chunk with it. `price` is of the service that is asked for,
+    `max_output` the limit that the body carries. `is_translated`: the upstream does not speak its
+    protocol."""
 
     body: bytes
     hold_nanos: int
     price: ModelPrice
     adjustments: tuple[str, ...]
-    is_stream: bool
+    max_output: int
+    is_translated: bool
     hides_usage: bool = False
 
 
@@ -62,9 +66,12 @@ def admissible(wanted: Wanted, target: Target, body: JsonObject, beta: str) -> A
         image_tokens=target.upstream.image_tokens,
         is_window_wider=_WIDER_WINDOW in beta,
     )
+    is_translated = not target.upstream.speaks(dialect)
+    if is_translated:
+        adjustments += _make_translatable(target, dialect, body, is_stream=is_stream)
     price = _of_service(target.price, body)
     tokens_in = prompt_bound(dialect, body, n_bytes, limits)
-    tokens_out = 0
+    limit = tokens_out = 0
     if dialect != "embeddings":
         limit, changes = limit_output(dialect, body, limits, target.upstream.max_tokens_name)
         tokens_out = limit + target.upstream.reasoning_beside_limit
@@ -77,7 +84,8 @@ def admissible(wanted: Wanted, target: Target, body: JsonObject, beta: str) -> A
         hold_nanos=max(worst_case_nanos(each, tokens_in, tokens_out) for each in (price, target.price)),
         price=price,
         adjustments=tuple(adjustments),
-        is_stream=is_stream,
+        max_output=limit,
+        is_translated=is_translated,
         hides_usage=hides_usage,
     )
 
@@ -89,6 +97,18 @@ def name_model(dialect: Dialect, model: GrantedModel, body: JsonObject) -> None:
             body.drop("model")
     elif model.upstream_model != model.name:
         body.set(("model",), model.upstream_model)
+
+
+def _make_translatable(target: Target, dialect: Dialect, body: JsonObject, *, is_stream: bool) -> list[str]:
+    """Leave out what no bridge carries, and say so. Raises `Denial` for pairs that no golden test has."""
+    carried = CARRIED.get(dialect)
+    if carried is None or not is_stream or not target.upstream.speaks("chat"):
+        form = dialect if is_stream else f"{dialect} without a stream"
+        raise Denial("no_pair", f"{target.model.name}: {target.upstream.name} cannot be asked in {form}")
+    lost = sorted(set(body.values) - carried)
+    for name in lost:
+        body.drop(name)
+    return [f"translated {dialect} to chat", *(f"stripped member {name}" for name in lost)]
 
 
 def _of_service(price: ModelPrice, body: JsonObject) -> ModelPrice:

@@ -20,6 +20,7 @@ from gateway.meter import Meter
 from gateway.models_list import list_models, one_model
 from gateway.policy import apply_policy
 from gateway.protocols import Wanted, protocol_of, wanted
+from gateway.translation import InnerCall, Translation
 from store.keys import GrantedModel, KeyGrant
 
 log = structlog.get_logger()
@@ -34,6 +35,7 @@ class Gateway:
     ledger: Ledger
     catalog: Catalog
     forwarder: Forwarder
+    translation: Translation
 
     async def runner(self, shutdown_timeout_sec: float) -> web.AppRunner:
         """Set up, without a site. Its handlers outlive their clients: they read on what is billed anyway."""
@@ -84,24 +86,29 @@ class Gateway:
     async def _call(
         self, request: web.Request, asked: Wanted, grant: KeyGrant, model: GrantedModel, body: JsonObject
     ) -> web.StreamResponse:
-        upstream = self.catalog.upstream(model, asked.dialect)
+        upstream = self.catalog.upstream(model)
         target = Target(model, upstream, await self.catalog.price(model))
         admitted = admissible(asked, target, body, request.headers.get("anthropic-beta", ""))
         key = await self.catalog.provider_key(upstream, grant)
         row = new_call(self.ledger, grant, asked.dialect, target, admitted)
         await self.ledger.reserve(row)
+        dialect = "chat" if admitted.is_translated else asked.dialect
         outgoing = Outgoing(
-            url=upstream.url(asked.dialect, model.upstream_model, asked.verb),
-            query=upstream_query(request),
+            url=upstream.url(dialect, model.upstream_model, asked.verb),
+            query={} if admitted.is_translated else upstream_query(request),
             headers=request_headers(request.headers, upstream, upstream.auth_headers(key)),
             body=admitted.body,
-            dialect=asked.dialect,
+            dialect=dialect,
             socket=upstream.socket,
             provider_key=key,
             hides_usage=admitted.hides_usage,
         )
-        call = OpenCall(self.ledger, row, grant, admitted.price, Meter(asked.dialect))
-        return await self.forwarder.answer(request, call, outgoing)
+        call = OpenCall(self.ledger, row, grant, admitted.price, Meter(dialect))
+        if not admitted.is_translated:
+            return await self.forwarder.answer(request, call, outgoing)
+        call.is_translated = True
+        inner = InnerCall(call, asked.dialect, outgoing, admitted.max_output, upstream.max_tokens_name)
+        return await self.translation.answer(request, inner, admitted.body)
 
     async def _count(
         self, request: web.Request, asked: Wanted, grant: KeyGrant, model: GrantedModel, body: JsonObject

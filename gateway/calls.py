@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from uuid import uuid4
 
@@ -44,6 +45,15 @@ def new_call(
     )
 
 
+@dataclass(frozen=True)
+class UpstreamError:
+    """What the provider of a translated call answered instead of an answer."""
+
+    status: int
+    message: str
+    headers: Mapping[str, str]
+
+
 @dataclass
 class OpenCall:
     """A call whose hold is reserved. Its members are what is known of it so far."""
@@ -58,12 +68,22 @@ class OpenCall:
     first_byte_ms: int | None = None
     is_client_gone: bool = False
     is_upstream_cut: bool = False
+    is_translated: bool = False
+    is_answered: bool = False
+    """Of a translated call: whether the provider began to answer, which it bills."""
+    upstream_error: UpstreamError | None = None
     _began: float = field(default_factory=time.monotonic)
     _is_ended: bool = False
 
     def note_first_byte(self) -> None:
         if self.first_byte_ms is None:
             self.first_byte_ms = round((time.monotonic() - self._began) * 1000)
+
+    def see(self, chunk: bytes) -> None:
+        """Some of the answer. A translated call is metered where it comes from the provider."""
+        if not self.is_translated:
+            self.note_first_byte()
+            self.meter.feed(chunk)
 
     async def end_unused(self, status: EndStatus, error_kind: str) -> None:
         """The provider did nothing, which costs nothing."""

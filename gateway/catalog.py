@@ -11,7 +11,6 @@ from domain.models import SCRIPTED
 from domain.prices import ModelPrice, PriceBook
 from gateway.denials import Denial
 from gateway.ledger import answering
-from gateway.protocols import Dialect
 from gateway.recent import Recent
 from gateway.upstreams import Upstream
 from store.database import Database
@@ -37,13 +36,11 @@ class Catalog:
     _books: Recent[PriceBook] = field(default_factory=lambda: Recent[PriceBook](AGE_SEC))
     _provider_keys: Recent[str] = field(default_factory=lambda: Recent[str](AGE_SEC))
 
-    def upstream(self, model: GrantedModel, dialect: Dialect) -> Upstream:
+    def upstream(self, model: GrantedModel) -> Upstream:
         """Who answers a call. Raises `Denial` for one that nobody does."""
         found = self.upstreams.get(model.provider)
         if found is None:
             raise Denial("no_model", f"{model.name}: the upstream {model.provider} is not set up here")
-        if not found.speaks(dialect):
-            raise Denial("no_pair", f"{model.name}: {model.provider} does not speak {dialect}")
         return found
 
     async def price(self, model: GrantedModel) -> ModelPrice:

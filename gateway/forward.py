@@ -20,6 +20,7 @@ from gateway.denials import Denial
 from gateway.headers import response_headers
 from gateway.idle_watch import IdleWatch
 from gateway.meter import MAX_WHOLE_BYTES
+from gateway.native_errors import error_body
 from gateway.protocols import Dialect
 from gateway.usage_chunk import UsageChunkFilter
 
@@ -84,7 +85,7 @@ class Forwarder:
             async with await self.ask(outgoing) as upstream:
                 if upstream.status in (401, 403):
                     raise Denial("upstream_auth", "the gateway's own access to the provider was refused")
-                body = await _read_up_to(upstream, MAX_ERROR_BYTES)
+                body = await read_up_to(upstream, MAX_ERROR_BYTES)
                 headers = _without_secret(upstream, outgoing.provider_key)
                 return web.Response(status=upstream.status, body=_scrubbed(body, outgoing), headers=headers)
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
@@ -104,6 +105,8 @@ class Forwarder:
             kind = "upstream_timeout" if isinstance(error, TimeoutError) else "upstream_cut"
             raise Denial(kind, f"the provider did not answer ({_told(error)})") from None
         async with upstream:
+            if call.is_translated:
+                return await self._relay_translated(request, call, outgoing, upstream)
             call.http_status = upstream.status
             if upstream.status != 200:
                 return await self._relay_error(call, outgoing, upstream)
@@ -112,12 +115,32 @@ class Forwarder:
                 return await self._relay_stream(request, call, outgoing, upstream)
             return await self._relay_whole(request, call, upstream)
 
+    async def _relay_translated(
+        self, request: web.Request, call: OpenCall, outgoing: Outgoing, upstream: aiohttp.ClientResponse
+    ) -> web.StreamResponse:
+        """What the translator made. An error of the provider's is told in the client's own protocol."""
+        if upstream.status == 200:
+            return await self._relay_stream(request, call, outgoing, upstream)
+        told = await read_up_to(upstream, MAX_ERROR_BYTES)
+        error = call.upstream_error
+        if call.is_answered or call.is_upstream_cut:
+            await call.end_metered()
+            raise Denial("upstream_cut", "the provider's answer could not be translated")
+        if error is None:
+            await call.end_unused("failed", "untranslatable")
+            raise Denial("no_pair", f"this request cannot be translated: {told.decode(errors='replace')}")
+        await call.end_unused("refused_upstream", f"http_{error.status}")
+        if error.status in (401, 403):
+            raise Denial("upstream_auth", "the gateway's own access to the provider was refused")
+        body = error_body(outgoing.dialect, error.status, error.message)
+        return web.json_response(body, status=error.status, headers=error.headers)
+
     async def _relay_error(
         self, call: OpenCall, outgoing: Outgoing, upstream: aiohttp.ClientResponse
     ) -> web.Response:
         """The provider's own error, but for one about our key. It did nothing, so it costs nothing."""
         try:
-            body = await _read_up_to(upstream, MAX_ERROR_BYTES)
+            body = await read_up_to(upstream, MAX_ERROR_BYTES)
         except (aiohttp.ClientError, TimeoutError, OSError):
             body = b""
         await call.end_unused("refused_upstream", f"http_{upstream.status}")
@@ -134,7 +157,7 @@ class Forwarder:
     ) -> web.StreamResponse:
         """A document of known length is booked before it is passed on, so the next call finds it booked."""
         try:
-            body = await _read_up_to(upstream, MAX_WHOLE_BYTES)
+            body = await read_up_to(upstream, MAX_WHOLE_BYTES)
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             call.is_upstream_cut, call.error_kind = True, "cut"
             await call.end_metered()
@@ -162,7 +185,8 @@ class Forwarder:
                     await self._drain(call, upstream, watch)
             except (aiohttp.ClientError, TimeoutError, OSError) as error:
                 is_late = watch.is_expired or isinstance(error, TimeoutError)
-                call.is_upstream_cut, call.error_kind = True, "timeout" if is_late else "cut"
+                call.is_upstream_cut = True
+                call.error_kind = call.error_kind or ("timeout" if is_late else "cut")
         if usage_filter is not None and not call.is_client_gone and (rest := usage_filter.end()):
             await _send(request, call, response, rest)
         await call.end_metered()
@@ -181,7 +205,7 @@ class Forwarder:
             async with asyncio.timeout(DRAIN_SEC):
                 async for chunk in upstream.content.iter_any():
                     watch.touch()
-                    call.meter.feed(chunk)
+                    call.see(chunk)
         finally:
             self._n_drains -= 1
 
@@ -223,8 +247,7 @@ async def _relay_chunks(relay: Relay, upstream: aiohttp.ClientResponse) -> None:
     call, usage_filter, watch = relay.call, relay.usage_filter, relay.watch
     async for chunk in upstream.content.iter_any():
         watch.touch()
-        call.note_first_byte()
-        call.meter.feed(chunk)
+        call.see(chunk)
         shown = chunk if usage_filter is None else usage_filter.feed(chunk)
         if shown:
             await _send(relay.request, call, relay.response, shown)
@@ -251,7 +274,7 @@ async def _send(request: web.Request, call: OpenCall, response: web.StreamRespon
         call.is_client_gone = True
 
 
-async def _read_up_to(upstream: aiohttp.ClientResponse, limit: int) -> bytes:
+async def read_up_to(upstream: aiohttp.ClientResponse, limit: int) -> bytes:
     """The whole body. Raises `ClientPayloadError` for a longer one, and as reading does."""
     body = bytearray()
     with IdleWatch(READ_TIMEOUT_SEC, upstream.close) as watch:

@@ -19,6 +19,7 @@ from gateway.ledger import Ledger
 from gateway.scripted.script import load_scripts, script_prices
 from gateway.scripted.server import ScriptedUpstream
 from gateway.settings import GatewaySettings
+from gateway.translation import Translation
 from gateway.upstreams import upstreams
 from store.database import Database, now
 from store.server_secret import ServerSecret
@@ -80,7 +81,9 @@ async def opened(settings: GatewaySettings) -> AsyncGenerator[Gateway]:
         stack.push_async_callback(ledger.close)
         forwarder = Forwarder()
         stack.push_async_callback(forwarder.close)
-        yield Gateway(ledger, catalog, forwarder)
+        translation = Translation(forwarder)
+        await stack.enter_async_context(translation.serving())
+        yield Gateway(ledger, catalog, forwarder, translation)
 
 
 async def _serve_scripts(stack: AsyncExitStack, scripted: ScriptedUpstream) -> Path:

@@ -18,11 +18,11 @@ from urllib.parse import unquote
 
 from aiohttp import web
 
+from gateway.native_errors import error_body
 from gateway.protocols import Dialect
 from gateway.scripted import chat, gemini, messages, responses
 from gateway.scripted.answer import Answer, AnswerCall
 from gateway.scripted.conversation import Conversation, read_conversation
-from gateway.scripted.errors import error_body
 from gateway.scripted.script import Script, ScriptedCall, ScriptedError, Turn
 
 AFTER_THE_END = Turn(text="The script is over.")

@@ -15,7 +15,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from datetime import timedelta
 from pathlib import Path
@@ -32,7 +32,7 @@ from tests.bench.cpu import tree_cpu_ms
 from tests.bench.figures import Figure, print_table
 from tests.postgres import running_postgres
 
-ROUNDS = 3
+ROUNDS, WARM = 3, 8
 SECRET = "a server secret of this bench, long enough"
 MODEL = GrantedModel(name="lab/m", provider="lab", upstream_model="m")
 # As large as harnesses' requests are even for a short prompt (facts/harnesses.md).
@@ -58,7 +58,8 @@ class Peer:
 
 
 def measure(requests: int = 150) -> list[Figure]:
-    """Three rounds of `requests` for each path, four at once."""
+    """Three rounds of `requests` calls for the waits, one after the other, and as many at four at once for
+    the CPU."""
     with ExitStack() as stack:
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="evolve-bench-")))
         url = stack.enter_context(running_postgres(has_fsync=True)).create()
@@ -67,12 +68,28 @@ def measure(requests: int = 150) -> list[Figure]:
         raw = stack.enter_context(_peer("raw", provider.url))
         sdk = stack.enter_context(_peer("sdk", provider.url))
         gateway = stack.enter_context(_gateway(directory, url, provider.url))
-        commits: list[float] = []
-        for _ in range(ROUNDS):
-            for peer in (provider, raw, gateway, sdk):
-                asyncio.run(_load(peer, key, requests))
-            commits.append(asyncio.run(_commit_ms(url)))
+        peers = (provider, raw, gateway, sdk)
+        commits = [asyncio.run(_round(peers, key, url, requests)) for _ in range(ROUNDS)]
     return _figures(provider, raw, gateway, sdk, commits)
+
+
+async def _round(peers: Sequence[Peer], key: str, url: str, requests: int) -> float:
+    """Adds to each peer its median wait and its CPU; returns the median wait of a commit."""
+    waits: dict[str, list[float]] = {peer.name: [] for peer in peers}
+    commits: list[float] = []
+    async with aiohttp.ClientSession() as client:
+        db = Database(url)
+        for number in range(WARM + requests):
+            for peer in peers:
+                wait = await _call(client, peer, key, max_tokens=1)
+                if number >= WARM:
+                    waits[peer.name].append(wait)
+            commits.append(await _commit_ms(db))
+        await db.close()
+        for peer in peers:
+            peer.first_byte_ms.append(statistics.median(waits[peer.name]))
+            peer.cpu_ms.append(await _cpu_of_streams(client, peer, key, requests))
+    return statistics.median(commits)
 
 
 def _figures(provider: Peer, raw: Peer, gateway: Peer, sdk: Peer, commits: list[float]) -> list[Figure]:
@@ -98,36 +115,40 @@ def _figures(provider: Peer, raw: Peer, gateway: Peer, sdk: Peer, commits: list[
     ]
 
 
-async def _load(peer: Peer, key: str, requests: int) -> None:
-    waits: list[float] = []
+async def _call(client: aiohttp.ClientSession, peer: Peer, key: str, *, max_tokens: int) -> float:
+    """Milliseconds to the first byte of the answer's body; the rest is read too."""
     body = {
         "model": MODEL.name,
         "stream": True,
         "stream_options": {"include_usage": True},
-        "max_tokens": 1000,
+        "max_tokens": max_tokens,
         "messages": [{"role": "user", "content": PROMPT}],
     }
+    began = time.perf_counter()
+    headers = {"authorization": f"Bearer {key}"}
+    async with client.post(peer.url + "/v1/chat/completions", json=body, headers=headers) as answer:
+        first = await answer.content.readany()
+        wait = (time.perf_counter() - began) * 1000
+        assert b"[DONE]" in first + await answer.read()
+        return wait
 
-    async def call(client: aiohttp.ClientSession) -> None:
-        began = time.perf_counter()
-        headers = {"authorization": f"Bearer {key}"}
-        async with client.post(peer.url + "/v1/chat/completions", json=body, headers=headers) as answer:
-            await answer.content.readany()
-            waits.append((time.perf_counter() - began) * 1000)
-            assert b"[DONE]" in await answer.read()
 
-    async def worker(client: aiohttp.ClientSession, count: int) -> None:
-        for _ in range(count):
-            await call(client)
+async def _cpu_of_streams(client: aiohttp.ClientSession, peer: Peer, key: str, requests: int) -> float:
+    async def worker() -> None:
+        for _ in range(requests // 4):
+            await _call(client, peer, key, max_tokens=1000)
 
-    async with aiohttp.ClientSession() as client:
-        await worker(client, 8)  # warm
-        waits.clear()
-        before = tree_cpu_ms(peer.process.pid)
-        await asyncio.gather(*(worker(client, requests // 4) for _ in range(4)))
-        spent = tree_cpu_ms(peer.process.pid) - before
-    peer.first_byte_ms.append(statistics.median(waits))
-    peer.cpu_ms.append(spent / len(waits))
+    before = tree_cpu_ms(peer.process.pid)
+    await asyncio.gather(*(worker() for _ in range(4)))
+    return (tree_cpu_ms(peer.process.pid) - before) / (requests // 4 * 4)
+
+
+async def _commit_ms(db: Database) -> float:
+    pool = await db.pool()
+    await pool.execute("CREATE TABLE IF NOT EXISTS bench_commits (at timestamptz)")
+    began = time.perf_counter()
+    await pool.execute("INSERT INTO bench_commits VALUES (now())")
+    return (time.perf_counter() - began) * 1000
 
 
 async def _prepared(url: str) -> str:
@@ -142,20 +163,6 @@ async def _prepared(url: str) -> str:
     key = await mint_key(db, ServerSecret(SECRET), plan)
     await db.close()
     return key
-
-
-async def _commit_ms(url: str) -> float:
-    import asyncpg
-
-    connection = await asyncpg.connect(url)
-    await connection.execute("CREATE TABLE IF NOT EXISTS bench_commits (n int)")
-    waits: list[float] = []
-    for number in range(200):
-        began = time.perf_counter()
-        await connection.execute("INSERT INTO bench_commits VALUES ($1)", number)
-        waits.append((time.perf_counter() - began) * 1000)
-    await connection.close()
-    return statistics.median(waits)
 
 
 @contextmanager

@@ -1,6 +1,7 @@
 """The processes beside the gateway in its bench: `python -m tests.bench.gateway_peers ROLE PORT [UPSTREAM]`.
 
-`provider` streams 50 chunks spaced by a few milliseconds, as a model does; `raw` relays them with aiohttp and
+`provider` streams 50 chunks spaced by a few milliseconds, as a model does, or one when `max_tokens` is 1;
+ `raw` relays them with aiohttp and
 does nothing else; `sdk` relays them through LiteLLM's SDK, as a gateway made of it would.
 """
 
@@ -16,6 +17,7 @@ from aiohttp import web
 
 CHUNKS = 50
 SPACING_SEC = 0.004
+_sessions: list[aiohttp.ClientSession] = []
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
@@ -36,10 +38,10 @@ STREAM = [
 
 
 async def provide(request: web.Request) -> web.StreamResponse:
-    await request.read()
+    body = await request.json()
     response = web.StreamResponse(headers={"content-type": "text/event-stream"})
     await response.prepare(request)
-    for each in STREAM:
+    for each in STREAM if body["max_tokens"] > 1 else (STREAM[0], *STREAM[-3:]):
         await response.write(each)
         await asyncio.sleep(SPACING_SEC)
     await response.write_eof()
@@ -48,15 +50,14 @@ async def provide(request: web.Request) -> web.StreamResponse:
 
 def raw(upstream: str) -> Handler:
     """Bytes up, bytes down."""
-    sessions: list[aiohttp.ClientSession] = []
 
     async def relay(request: web.Request) -> web.StreamResponse:
-        if not sessions:
+        if not _sessions:
             connector = aiohttp.TCPConnector(limit=0)
-            sessions.append(aiohttp.ClientSession(connector=connector, auto_decompress=False))
+            _sessions.append(aiohttp.ClientSession(connector=connector, auto_decompress=False))
         body = await request.read()
         headers = {"content-type": "application/json", "authorization": "Bearer key"}
-        async with sessions[0].post(upstream + request.path, data=body, headers=headers) as answer:
+        async with _sessions[0].post(upstream + request.path, data=body, headers=headers) as answer:
             response = web.StreamResponse(status=answer.status, headers={"content-type": answer.content_type})
             await response.prepare(request)
             async for each in answer.content.iter_any():
@@ -95,12 +96,18 @@ def sdk(upstream: str) -> Handler:
     return relay
 
 
+async def close_sessions(_app: web.Application) -> None:
+    for session in _sessions:
+        await session.close()
+
+
 def main() -> None:
     role, port, *rest = sys.argv[1:]
     handler = {"provider": lambda: provide, "raw": lambda: raw(rest[0]), "sdk": lambda: sdk(rest[0])}[role]()
     app = web.Application(client_max_size=64 * 1024 * 1024)
     app.router.add_post("/{path:.*}", handler)
     app.router.add_get("/healthz", lambda _request: web.Response())
+    app.on_cleanup.append(close_sessions)
     web.run_app(app, host="127.0.0.1", port=int(port), print=None, access_log=None)
 
 

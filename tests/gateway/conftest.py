@@ -24,6 +24,7 @@ from gateway.forward import Forwarder
 from gateway.ledger import Ledger
 from gateway.scripted.script import load_scripts, script_prices
 from gateway.scripted.server import ScriptedUpstream
+from gateway.translation import Translation
 from gateway.upstreams import upstreams
 from store.attempt_spend import CallRow, attempt_calls
 from store.database import Database, now
@@ -111,7 +112,9 @@ async def opened_door(
         stack.push_async_callback(ledger.close)
         forwarder = Forwarder()
         stack.push_async_callback(forwarder.close)
-        gateway = Gateway(ledger, catalog, forwarder)
+        translation = Translation(forwarder)
+        await stack.enter_async_context(translation.serving())
+        gateway = Gateway(ledger, catalog, forwarder, translation)
         runner = await gateway.runner(shutdown_timeout_sec=0.2)
         stack.push_async_callback(runner.cleanup)
         site = web.TCPSite(runner, "127.0.0.1", 0)

@@ -1,4 +1,4 @@
-"""A scripted error in each protocol's own shape."""
+"""An error status in each protocol's own shape, for errors of another protocol or of a script."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def error_body(dialect: Dialect, status: int, message: str) -> dict[str, Any]:
     """The body of an error status."""
     if dialect == "messages":
         kind = _ANTHROPIC.get(status, "api_error")
-        return {"type": "error", "error": {"type": kind, "message": message}, "request_id": "req_scripted"}
+        return {"type": "error", "error": {"type": kind, "message": message}, "request_id": "req_made"}
     if dialect == "gemini":
         return {"error": {"code": status, "message": message, "status": _GEMINI.get(status, "INTERNAL")}}
     kind = _OPENAI.get(status, "server_error" if status >= 500 else "invalid_request_error")

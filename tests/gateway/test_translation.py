@@ -1,0 +1,257 @@
+"""Calls in a protocol that their upstream does not speak: golden tests of the pairs that are allowed."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+
+import aiohttp
+import pytest
+import pytest_asyncio
+
+from domain.usage import CallUsage
+from store.database import Database
+from store.keys import GrantedModel
+from tests.gateway.conftest import PROVIDER_KEY, Door, ended, opened_door
+from tests.gateway.fake_provider import SSE, FakeProvider, Reply, events
+
+USAGE = {
+    "prompt_tokens": 150, "completion_tokens": 50, "total_tokens": 200,
+    "prompt_tokens_details": {"cached_tokens": 20}, "completion_tokens_details": {"reasoning_tokens": 30},
+}  # fmt: skip
+TOLD = CallUsage(input_tokens=130, cached_input_tokens=20, output_tokens=50, reasoning_tokens=30)
+HEAD = {"id": "c1", "object": "chat.completion.chunk", "created": 1, "model": "glm-5.3"}
+
+
+def chat_chunk(delta: dict[str, Any], finish: str | None = None) -> dict[str, Any]:
+    return {**HEAD, "choices": [{"index": 0, "delta": delta, "finish_reason": finish}]}
+
+
+CALL = {"index": 0, "id": "call_1", "type": "function", "function": {"name": "Bash", "arguments": ""}}
+CHAT = events(
+    chat_chunk({"role": "assistant", "content": ""}),
+    chat_chunk({"reasoning_content": "hm "}),
+    chat_chunk({"content": "I will"}),
+    chat_chunk({"content": " do"}),
+    chat_chunk({"tool_calls": [CALL]}),
+    chat_chunk({"tool_calls": [{"index": 0, "function": {"arguments": '{"command":"ls"}'}}]}),
+    chat_chunk({}, "tool_calls"),
+    {**HEAD, "choices": [], "usage": USAGE},
+    end=b"data: [DONE]\n\n",
+)
+SCHEMA = {"type": "object", "properties": {"command": {"type": "string"}}}
+MESSAGES = {
+    "model": "glm", "max_tokens": 400, "stream": True, "thinking": {"type": "adaptive"},
+    "output_config": {"effort": "high"}, "system": [{"type": "text", "text": "be good"}],
+    "metadata": {"user_id": "u"}, "context_management": {"edits": []},
+    "tools": [{"name": "Bash", "description": "d", "input_schema": SCHEMA}],
+    "messages": [{"role": "user", "content": [{"type": "text", "text": "hi"}]}],
+}  # fmt: skip
+RESPONSES = {
+    "model": "glm", "stream": True, "instructions": "be good", "reasoning": {"effort": "high"},
+    "store": False, "include": ["reasoning.encrypted_content"], "prompt_cache_key": "k",
+    "tools": [{"type": "function", "name": "Bash", "parameters": SCHEMA, "strict": False}],
+    "input": [{"type": "message", "role": "user", "content": [{"type": "input_text", "text": "hi"}]}],
+}  # fmt: skip
+GRANTED = (
+    GrantedModel(name="glm", provider="zai", upstream_model="glm-5.3"),
+    GrantedModel(name="flash", provider="gemini", upstream_model="gemini-3.5-flash"),
+)
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def provider() -> AsyncIterator[FakeProvider]:
+    async with FakeProvider().serving() as fake:
+        yield fake
+
+
+@pytest.fixture(scope="module")
+def module_database_url(postgres: Any) -> str:
+    import threading
+
+    made: list[str] = []
+    thread = threading.Thread(target=lambda: made.append(postgres.create("template_evolve")))
+    thread.start()
+    thread.join()
+    return made[0]
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def shared_door(module_database_url: str, provider: FakeProvider) -> AsyncIterator[Door]:
+    """One translator for all of these: it takes seconds to start."""
+    db = Database(module_database_url)
+    async with opened_door(db, provider) as door:
+        upstream = door.gateway.catalog.upstreams["zai"]
+        object.__setattr__(upstream, "paths", {"chat": "/v1/chat/completions"})
+        yield door
+    await db.close()
+
+
+@pytest_asyncio.fixture
+async def door(shared_door: Door) -> Door:
+    shared_door.provider.hits.clear()
+    shared_door.provider.reply = Reply(CHAT, headers=SSE)
+    shared_door.plan = None
+    await shared_door.mint(models=GRANTED)
+    return shared_door
+
+
+def documents(received: bytes) -> list[dict[str, Any]]:
+    return [json.loads(line[6:]) for line in received.decode().splitlines() if line.startswith("data: ")]
+
+
+async def test_messages_are_asked_of_a_chat_server(door: Door) -> None:
+    status, received, _ = await door.post("/v1/messages?beta=true", MESSAGES)
+    assert status == 200
+    [hit] = door.provider.hits
+    assert hit.headers["authorization"] == f"Bearer {PROVIDER_KEY}"
+    assert hit.document == {
+        "model": "glm-5.3",
+        "messages": [
+            {"role": "system", "content": [{"type": "text", "text": "be good"}]},
+            {"role": "user", "content": [{"type": "text", "text": "hi"}]},
+        ],
+        "tools": [
+            {
+                "type": "function",
+                "function": {"name": "Bash", "description": "d", "parameters": SCHEMA, "strict": False},
+            }
+        ],
+        "reasoning_effort": "high",
+        "stream": True,
+        "stream_options": {"include_usage": True},
+        "max_tokens": 400,
+    }
+    told = documents(received)
+    assert [event["type"] for event in told if not event["type"].startswith("content_block")] == [
+        "message_start",
+        "message_delta",
+        "message_stop",
+    ]
+    assert told[0]["message"]["model"] == "glm"
+    deltas = [event["delta"] for event in told if event["type"] == "content_block_delta"]
+    assert "".join(delta.get("thinking", "") for delta in deltas) == "hm "
+    assert "".join(delta.get("text", "") for delta in deltas) == "I will do"
+    assert json.loads("".join(delta.get("partial_json", "") for delta in deltas)) == {"command": "ls"}
+    assert told[-2]["delta"]["stop_reason"] == "tool_use"
+    assert told[-2]["usage"] == {"input_tokens": 130, "output_tokens": 50, "cache_read_input_tokens": 20}
+    [call] = await ended(door)
+    assert (call.status, call.usage, call.protocol) == ("measured", TOLD, "messages")
+    assert call.adjustments == (
+        "translated messages to chat",
+        "stripped member context_management",
+        "stripped member metadata",
+    )
+
+
+async def test_responses_are_asked_of_a_chat_server(door: Door) -> None:
+    status, received, _ = await door.post("/v1/responses", RESPONSES)
+    assert status == 200
+    [hit] = door.provider.hits
+    asked = hit.document
+    limit = asked.pop("max_tokens")
+    assert asked == {
+        "model": "glm-5.3",
+        "messages": [
+            {"role": "system", "content": "be good"},
+            {"role": "user", "content": [{"type": "text", "text": "hi"}]},
+        ],
+        "tools": [
+            {
+                "type": "function",
+                "function": {"name": "Bash", "description": "", "parameters": SCHEMA, "strict": False},
+            }
+        ],
+        "reasoning_effort": "high",
+        "stream": True,
+        "stream_options": {"include_usage": True},
+    }
+    told = documents(received)
+    assert [event["type"] for event in told][:2] == ["response.created", "response.in_progress"]
+    done = [event["item"] for event in told if event["type"] == "response.output_item.done"]
+    assert {item["type"] for item in done} == {"reasoning", "message", "function_call"}
+    call_item = next(item for item in done if item["type"] == "function_call")
+    assert (call_item["name"], json.loads(call_item["arguments"])) == ("Bash", {"command": "ls"})
+    text = "".join(event["delta"] for event in told if event["type"] == "response.output_text.delta")
+    assert text == "I will do"
+    assert told[-1]["type"] == "response.completed"
+    assert told[-1]["response"]["model"] == "glm"
+    [call] = await ended(door)
+    assert (call.status, call.usage) == ("measured", TOLD)
+    assert call.adjustments == (
+        "translated responses to chat",
+        "stripped member include",
+        "stripped member prompt_cache_key",
+        "stripped member store",
+        f"set max_output_tokens {limit}",
+    )
+
+
+@pytest.mark.parametrize(("path", "body"), [("/v1/messages", MESSAGES), ("/v1/responses", RESPONSES)])
+@pytest.mark.parametrize("status", [400, 429, 500])
+async def test_a_provider_s_error_is_told_natively_and_asked_once(
+    door: Door, path: str, body: dict[str, Any], status: int
+) -> None:
+    error = {"error": {"message": "prompt is too long", "type": "x", "param": None, "code": None}}
+    headers = {"retry-after": "7", "content-type": "application/json"}
+    door.provider.reply = Reply([json.dumps(error).encode()], status=status, headers=headers)
+    received_status, received, answer = await door.post(path, body)
+    assert received_status == status
+    assert json.loads(received)["error"]["message"] == "prompt is too long"
+    assert ("type" in json.loads(received)) == (path == "/v1/messages")
+    assert answer.headers["retry-after"] == "7"
+    [call] = await ended(door)
+    assert (call.status, call.cost_nanos, call.http_status) == ("refused_upstream", 0, status)
+    assert len(door.provider.hits) == 1
+
+
+@pytest.mark.parametrize(("path", "body"), [("/v1/messages", MESSAGES), ("/v1/responses", RESPONSES)])
+async def test_a_cut_is_booked_at_its_hold_and_looks_cut(door: Door, path: str, body: dict[str, Any]) -> None:
+    door.provider.reply = Reply(CHAT[:4], headers=SSE, is_cut=True)
+    with pytest.raises(aiohttp.ClientPayloadError):
+        await door.post(path, body)
+    [call] = await ended(door)
+    assert (call.status, call.is_upstream_cut) == ("held", True)
+    assert len(door.provider.hits) == 1
+
+
+async def test_a_client_that_leaves_is_billed_in_the_end(door: Door) -> None:
+    gate = asyncio.Event()
+    door.provider.reply = Reply(CHAT, headers=SSE, gates={4: gate})
+    headers = {"authorization": f"Bearer {door.key}"}
+    answer = await door.client.post(door.url + "/v1/messages", json=MESSAGES, headers=headers)
+    await answer.content.readany()
+    answer.close()
+    gate.set()
+    [call] = await ended(door)
+    assert (call.status, call.usage) == ("measured", TOLD)
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/messages", {**MESSAGES, "stream": False}),
+        ("/v1/chat/completions", {"model": "flash", "messages": [], "stream": True}),
+        ("/v1/messages", {**MESSAGES, "model": "flash"}),
+    ],
+)
+async def test_a_pair_without_a_golden_test_is_refused_by_name(
+    door: Door, path: str, body: dict[str, Any]
+) -> None:
+    status, received, answer = await door.post(path, body)
+    assert (status, answer.headers["x-evolve-reason"]) == (400, "no_pair")
+    assert "cannot be asked in" in json.loads(received)["error"]["message"]
+    assert door.provider.hits == []
+
+
+async def test_a_translator_that_dies_is_started_again(door: Door) -> None:
+    assert (await door.post("/v1/messages", MESSAGES))[0] == 200
+    process = door.gateway.translation._pool._process
+    assert process is not None
+    child = process._child
+    assert child is not None
+    child.kill()
+    await child.wait()
+    assert (await door.post("/v1/messages", MESSAGES))[0] == 200
