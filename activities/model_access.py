@@ -80,17 +80,24 @@ def _route(hands: Hands, context: TrialContext) -> ModelRoute | None:
     return route
 
 
+def _name_in_box(context: TrialContext, route: ModelRoute) -> str:
+    """A registered agent is told the name that the arm gives (contract 6.10)."""
+    return route.name if context.arm.registration is not None else route.name_in_box
+
+
 def _access(hands: Hands, context: TrialContext, route: ModelRoute) -> ModelAccess:
     return ModelAccess(
         base_url=GATEWAY_IN_BOX,
         api_key=key_text(hands.secret, _plan(context, route).key_id),
-        model=route.name_in_box,
+        model=_name_in_box(context, route),
         effort=context.arm.reasoning_effort,
     )
 
 
 def _plan(context: TrialContext, route: ModelRoute) -> KeyPlan:
-    model = GrantedModel(name=route.name_in_box, provider=route.provider, upstream_model=route.upstream_model)
+    model = GrantedModel(
+        name=_name_in_box(context, route), provider=route.provider, upstream_model=route.upstream_model
+    )
     return plan_key(
         context,
         "agent",

@@ -11,9 +11,11 @@ from temporalio import activity
 from activities.bundles import BundleFolder
 from activities.failures import current_phase
 from activities.harnesses.home import resolve_home
+from activities.harnesses.own import OwnHarness
 from activities.healthcheck import await_healthy
 from activities.heartbeats import heartbeats
 from activities.model_access import harness_context, mint_agent_key, refuse_spent_up
+from activities.own_agents import ensure_built
 from activities.sandboxes.base import Box, BoxSpec, ImageRef, ImageRequest, SandboxProvider
 from activities.signatures import OPEN_BOX, HarnessPlace, OpenedBox, PlacedAttempt
 from activities.trial_context import Hands, TrialContext, box_tag, fence_of
@@ -60,7 +62,7 @@ class OpenBox:
             windows, started_at = Windows(), now()
             await enter(self._hands, attempt, AttemptPhase.BUILD)
             await refuse_spent_up(self._hands, context)
-            bundle = await self._bundle(context, windows)
+            bundle = await self._bundle(context, provider, windows)
             image_at = now()
             image = await self._build(context, provider)
             windows.close("image_prepare", image_at)
@@ -84,9 +86,17 @@ class OpenBox:
             harness=place,
         )
 
-    async def _bundle(self, context: TrialContext, windows: Windows) -> BundleFolder | None:
-        """What the harness is made of, on this host; None for one that is made of nothing."""
+    async def _bundle(
+        self, context: TrialContext, provider: SandboxProvider, windows: Windows
+    ) -> BundleFolder | None:
+        """What the harness is made of, on this host; None for one that is made of nothing, or is a
+        registered agent, whose files are built here and go into the box with its install."""
         harness, started_at = context.harness, now()
+        if isinstance(harness, OwnHarness):
+            is_hit = await ensure_built(self._hands, provider, harness.agent, activity.info().attempt)
+            windows.close("harness_bundle", started_at)
+            windows.members["harness_bundle_cache_hit"] = is_hit
+            return None
         version = await self._hands.bundles.resolve_version(harness, context.arm.version)
         bundle = None if version is None else harness.bundle(version)
         windows.members["agent_version"] = version
@@ -103,7 +113,9 @@ class OpenBox:
         """The harness in the box, its key minted. The agent is the task's user, else the image's."""
         user = context.task.agent_user or image.user
         place = HarnessPlace(user=user)
-        if bundle is not None:
+        if isinstance(context.harness, OwnHarness):
+            place = HarnessPlace(user=user, home=await resolve_home(box, user))
+        elif bundle is not None:
             place = HarnessPlace(
                 user=user,
                 home=await resolve_home(box, user),

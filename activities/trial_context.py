@@ -11,6 +11,7 @@ from temporalio import activity
 
 from activities.bundles import Bundles
 from activities.harnesses.base import Harness
+from activities.harnesses.own import OwnHarness, built_path, read_own_agent
 from activities.harnesses.roster import HARNESSES
 from activities.packages import TaskPackages
 from activities.sandboxes.base import BoxRole, BoxTag, SandboxProvider
@@ -64,6 +65,7 @@ class TrialContext:
     job: StoredJob
     arm: AgentArm
     stored: StoredTask
+    harness: Harness
 
     @property
     def task(self) -> Task:
@@ -72,10 +74,6 @@ class TrialContext:
     @property
     def plan(self) -> JobPlan:
         return self.job.plan
-
-    @property
-    def harness(self) -> Harness:
-        return HARNESSES[self.arm.name]
 
     @property
     def agent_timeout_sec(self) -> float:
@@ -109,6 +107,7 @@ class Hands:
     secret: ServerSecret
     trials: dict[str, Any] = field(default_factory=dict[str, Any])
     jobs: dict[str, StoredJob] = field(default_factory=dict[str, StoredJob])
+    own: dict[str, OwnHarness] = field(default_factory=dict[str, OwnHarness])
     tasks: dict[tuple[str, str], StoredTask] = field(default_factory=dict[tuple[str, str], StoredTask])
 
     async def load(self, attempt: AttemptRef) -> TrialContext:
@@ -118,15 +117,28 @@ class Hands:
             row = await self._trial(attempt.trial_id)
             _remember(self.trials, attempt.trial_id, row, CACHED_TRIALS)
         job = await self._job(attempt.job_id)
+        arm = job.plan.arms[row["arm_index"]]
         return TrialContext(
             attempt=attempt,
             task_name=row["task_name"],
             source=row["source"],
             version_id=row["version_id"],
             job=job,
-            arm=job.plan.arms[row["arm_index"]],
+            arm=arm,
             stored=await self.stored_task(row["version_id"], row["task_name"]),
+            harness=await self._harness(arm),
         )
+
+    async def _harness(self, arm: AgentArm) -> Harness:
+        """A built-in one, else the revision of a registered agent that the arm pinned."""
+        if arm.registration is None:
+            return HARNESSES[arm.name]
+        own = self.own.get(arm.registration)
+        if own is None:
+            agent = await read_own_agent(self.db, arm.registration)
+            own = OwnHarness(agent, built_path(self.settings.state_dir, arm.registration))
+            _remember(self.own, arm.registration, own, CACHED_JOBS)
+        return own
 
     async def _trial(self, trial_id: str) -> Any:
         """What a trial was planned as, which never changes."""

@@ -16,6 +16,7 @@ from activities.bundles import Bundles
 from activities.host import HostProviders, keep_lease
 from activities.npm_registry import NpmRegistry
 from activities.packages import TaskPackages
+from activities.sandboxes.base import SandboxProvider
 from activities.settings import WorkerSettings
 from activities.trial_context import Hands
 from activities.worker import make_workers
@@ -68,7 +69,9 @@ class Platform:
 
 
 @asynccontextmanager
-async def inprocess_platform(db: Database, temporal: str, root: Path) -> AsyncIterator[Platform]:
+async def inprocess_platform(
+    db: Database, temporal: str, root: Path, own_provider: SandboxProvider | None = None
+) -> AsyncIterator[Platform]:
     """Everything below `root`; queues of its own, so that several share one Temporal."""
     settings = WorkerSettings(
         database_url=SecretStr(db.url),
@@ -77,10 +80,11 @@ async def inprocess_platform(db: Database, temporal: str, root: Path) -> AsyncIt
         host_id=f"h-{uuid4().hex[:8]}",
         host_cpus=1000,
         host_memory_mb=1_000_000,
+        scripted_upstream=root,
     )
     host = HostProviders(default="local", default_reason="test")
     provider = FastProvider(root / "state" / "fast")
-    host.offer(provider)
+    host.offer(own_provider or provider)
     blobs = Blobs(settings.blob_url)
     hands = Hands(
         settings=settings,

@@ -1,0 +1,64 @@
+"""A registered agent in a job: built, run and scored in real boxes."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+from uuid import uuid4
+
+import pytest_asyncio
+
+from activities.sandboxes.local import LocalProvider
+from domain.agents import Registration
+from store.accounts import caller_of_owner
+from store.agents import StoredSource, write_agent
+from store.database import Database
+from tests.inprocess import Platform, inprocess_platform
+from workflows import names
+
+INSTALL = b"""mkdir -p "$PREFIX/bin"
+printf '#!/bin/sh\\ncat > out.txt\\necho "$EVOLVE_MODEL" >> out.txt\\n' > "$PREFIX/bin/acme"
+chmod 755 "$PREFIX/bin/acme"
+"""
+TEST = """#!/bin/sh
+printf 'Say hello.\\nscripted/x\\n' | cmp - /app/out.txt && echo 1 > /logs/verifier/reward.txt
+"""
+
+
+@pytest_asyncio.fixture
+async def platform(db: Database, temporal: str, tmp_path: Path) -> AsyncIterator[Platform]:
+    state = tmp_path / "state"
+    (state / "gw").mkdir(parents=True)
+    provider = LocalProvider(state, state / "gw" / "gateway.sock", sys.executable)
+    async with inprocess_platform(db, temporal, tmp_path, provider) as running:
+        yield running
+
+
+async def test_a_registered_agent_is_built_run_and_scored(platform: Platform) -> None:
+    files = {
+        "alpha/task.toml": 'version = "1.0"\n[environment]\nnetwork_mode = "no-network"\n',
+        "alpha/instruction.md": "Say hello.\n",
+        "alpha/environment/Dockerfile": "FROM any\nWORKDIR /app\n",
+        "alpha/tests/test.sh": TEST,
+    }
+    assert await platform.publish("demo", files) == "COMPLETED"
+    caller = await caller_of_owner(platform.db, None)
+    await platform.blobs.put("agent-sources/s", INSTALL)
+    source = StoredSource("install_script", "agent-sources/s", "0" * 64, len(INSTALL))
+    registration = Registration("acme-cli", "acme", {}, None)
+    await write_agent(platform.db, caller, registration, source, is_new=True)
+    body = {
+        "datasets": [{"name": "demo"}],
+        "agents": [{"name": "acme-cli", "model_name": "scripted/x"}],
+        "n_attempts": 2,
+    }
+    handle = await platform.client.start_workflow(
+        names.JOB_WORKFLOW, body, id=f"my-job-{uuid4().hex[:6]}", task_queue=platform.queue
+    )
+    end = await asyncio.wait_for(handle.result(), 120)
+    rows = await platform.rows("SELECT status, reward, result FROM trials")
+    assert (end["by_status"]["SCORED"], end["mean_reward"]) == (2, 1.0), rows
+    hits = [row["result"]["harness_bundle_cache_hit"] for row in rows]
+    assert sorted(hits) == [False, True]
