@@ -11,6 +11,7 @@ from temporalio import activity
 from activities.following import Followed, follow_into_store
 from activities.harnesses.base import Launch
 from activities.heartbeats import heartbeats
+from activities.masks import key_secrets
 from activities.metering import final_spend, model_facts, watching_spend
 from activities.model_access import budget_message, harness_context
 from activities.open_box import Windows, enter
@@ -84,7 +85,8 @@ class RunAgent:
             trial_id=attempt.trial_id, task_name=context.task_name, attempt_number=attempt.attempt_number
         )
         async with watching_spend(db, fence, name):
-            status = await follow_into_store(db, box, fence, Followed(PROCESS, STREAMS), trace)
+            secrets = await key_secrets(db, self._hands.secret, attempt.trial_id, attempt.attempt_number)
+            status = await follow_into_store(db, box, fence, Followed(PROCESS, STREAMS, secrets), trace)
         if status.is_deadline:
             await box.sweep(keep)
         await revoke_keys(db, attempt.trial_id, attempt.attempt_number, "agent")

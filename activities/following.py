@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Protocol
 
+from activities.masks import SecretMask, masked_in_place
 from activities.sandboxes import process
 from activities.sandboxes.base import Box
 from activities.sandboxes.process import ExitStatus
@@ -19,10 +21,14 @@ STREAM_MAX_BYTES = 64 * 1024 * 1024
 
 @dataclass(frozen=True)
 class Followed:
-    """Which process, and the names its output is stored under: the process's stream → the stored one."""
+    """Which process, and the names its output is stored under: the process's stream → the stored one.
+
+    `secrets` are values, by name, that are masked before anything is stored; no byte moves.
+    """
 
     process_name: str
     streams: dict[Stream, str]
+    secrets: Mapping[str, str] = field(default_factory=dict[str, str])
 
 
 class Reader(Protocol):
@@ -44,7 +50,8 @@ async def follow_into_store(
     }
     ends: dict[str, int] = {}
     end: ExitStatus | None = None
-    async for item in process.follow(box, followed.process_name, offsets):
+    output = process.follow(box, followed.process_name, offsets)
+    async for item in masked_in_place(output, SecretMask(followed.secrets)):
         if isinstance(item, ExitStatus):
             end = item
         else:

@@ -103,3 +103,10 @@ def test_an_agent_is_verified_unless_its_cause_says_no():
     assert is_verified(None)
     assert is_verified("own_cap")
     assert not is_verified("budget")
+
+
+@pytest.mark.parametrize("exit_code", [0, 1])
+def test_a_harness_that_gives_up_on_an_answer_that_was_cut_did_not_end_on_its_own_account(exit_code: int):
+    # gemini (1) and qwen (0) do not ask again when a gateway dies in the middle of an answer.
+    calls = ModelFacts(n_calls=3, last_error="gateway_died")
+    assert ended(calls=calls, exit_code=exit_code, said="other") is Cause.MODEL_UNAVAILABLE
