@@ -11,7 +11,7 @@ from api.answers import install_error_handlers
 from api.feeds import Feed
 from api.platform import Platform
 from api.reconcile import Outbox
-from api.routers import accounts, agents, datasets, jobs, later, meta, traces, trials, uploads
+from api.routers import accounts, agents, datasets, derived, jobs, later, meta, traces, trials, uploads
 from api.settings import ApiSettings
 from api.wire import Wire
 from store.blobs import Blobs
@@ -63,7 +63,7 @@ def create_app(settings: ApiSettings) -> FastAPI:
         datasets.router,
     ):
         app.include_router(router)
-    for router in (jobs.router, trials.router, traces.router):
+    for router in (jobs.router, derived.router, trials.router, traces.router):
         app.include_router(router)
     install_error_handlers(app)
     app.add_middleware(Wire)

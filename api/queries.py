@@ -14,6 +14,8 @@ from store.pages import DEFAULT_LIMIT, PageRequest, parse_page
 # A job body is small; the largest text field, a prompt, is far below this.
 MAX_JSON_BYTES = 32 * 1024 * 1024
 
+MAX_IDEMPOTENCY_KEY_CHARS = 255
+
 Word = TypeVar("Word", bound=StrEnum)
 
 
@@ -60,3 +62,12 @@ def one_of(request: Request, name: str, words: tuple[str, ...], default: str) ->
     if value not in words:
         raise ApiError("invalid_input", f"{name}: {value[:40]} is not among {', '.join(words)}.", param=name)
     return value
+
+
+def idempotency_key(request: Request) -> str | None:
+    """The header of contract §1.11, None when absent."""
+    key = request.headers.get("idempotency-key")
+    if key is not None and (not key or len(key) > MAX_IDEMPOTENCY_KEY_CHARS):
+        message = f"Idempotency-Key: 1 to {MAX_IDEMPOTENCY_KEY_CHARS} characters."
+        raise ApiError("invalid_input", message, param="Idempotency-Key")
+    return key

@@ -26,6 +26,7 @@ from cli.cells import (
     trial_money,
 )
 from cli.client import Client, Json, connect, path
+from cli.derived import retry_trial
 from cli.errors import CliError
 from cli.jobs import print_stopped, stop_trials
 from cli.options import JsonFlag, OutputDirectory, TrialId
@@ -195,4 +196,5 @@ def stop(
         print_stopped(stop_trials(client, trial_ids), as_json=as_json)
 
 
-later.refuse(app, "evolve trial", "retry", "regrade", "files", "logs", "procs")
+app.command("retry")(retry_trial)
+later.refuse(app, "evolve trial", "regrade", "files", "logs", "procs")

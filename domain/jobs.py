@@ -21,7 +21,7 @@ from domain.evals_keys import evals_keys
 from domain.requests import RequestModel, sorted_keys
 from domain.retry_policy import RetryConfig, RetryConfigInput
 from domain.selection import TaskFilter, exclusion_note
-from domain.vocabulary import SandboxProvider
+from domain.vocabulary import SandboxProvider, SourceAction
 
 DEFAULT_CONCURRENT_TRIALS = 4
 MAX_CONCURRENT_TRIALS = 150
@@ -169,7 +169,8 @@ class DatasetPlan(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class TrialSlot:
-    """One trial of a plan: `attempt` counts from 1 within its arm and task."""
+    """One trial of a plan: `attempt` counts from 1 within its arm and task. `source_trial_id` is the trial of
+    another job that it was derived from."""
 
     index: int
     trial_id: str
@@ -178,12 +179,30 @@ class TrialSlot:
     task_name: str
     arm_index: int
     attempt: int
+    source_trial_id: str | None = None
+
+
+class Derivation(BaseModel):
+    """What a derived job was made of: trials of another job, chosen one by one."""
+
+    model_config = ConfigDict(frozen=True)
+
+    action: SourceAction
+    source_job_id: str
+    n_trials: int
+    n_spending_trials: int
+    """Of them, those that run an agent which calls a model."""
+
+    def wire(self) -> dict[str, str]:
+        """SourceJob of contract §3.6."""
+        return {"action": self.action, "type": "hub", "job_id": self.source_job_id}
 
 
 class JobPlan(BaseModel):
     """Everything a job runs under, resolved once; stored as JSON and never changed.
 
-    Task names are not in it: they are on the job's trials, and there may be ten thousand.
+    Task names are not in it: they are on the job's trials, and there may be ten thousand. A derived job has
+    the arms, versions and policies of its source, and a `derivation`; its datasets count the chosen tasks.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -201,6 +220,7 @@ class JobPlan(BaseModel):
     build_exclusions: tuple[BuildExclusion, ...] = ()
     verifier_env: dict[str, str] = {}
     """The judge's settings in place of the rubric's (`JUDGE_ENV_KEYS`)."""
+    derivation: Derivation | None = None
 
     @property
     def n_tasks(self) -> int:
@@ -209,15 +229,27 @@ class JobPlan(BaseModel):
 
     @property
     def n_trials(self) -> int:
-        """Tasks × arms × attempts."""
+        """Tasks × arms × attempts, or those that a derived job was made of."""
+        if self.derivation is not None:
+            return self.derivation.n_trials
         return self.n_tasks * len(self.arms) * self.n_attempts
 
     @property
     def worst_case_spend_nanos(self) -> int:
         """Every trial spending its whole cap on every attempt that the retry policy allows; a trial of an
         agent that calls no model spends nothing."""
-        n_spending = self.n_tasks * self.n_attempts * sum(arm.spends for arm in self.arms)
-        return self.max_trial_spend_nanos * n_spending * (self.retry.max_retries + 1)
+        return self.max_trial_spend_nanos * self._n_spending_trials * (self.retry.max_retries + 1)
+
+    @property
+    def _n_spending_trials(self) -> int:
+        if self.derivation is not None:
+            return self.derivation.n_spending_trials
+        return self.n_tasks * self.n_attempts * sum(arm.spends for arm in self.arms)
+
+    @property
+    def is_regrade(self) -> bool:
+        """Its trials run a verifier only."""
+        return self.derivation is not None and self.derivation.action == "regrade"
 
     def evals_keys(self) -> Mapping[tuple[int, str], str]:
         """(arm's position, dataset) → the key of its entry in `stats.evals`."""

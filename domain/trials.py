@@ -165,6 +165,7 @@ class TrialColumns(_Part):
     has_files: bool
     started_at: datetime | None
     finished_at: datetime | None
+    source_trial_id: str | None = None
 
 
 _RESULT_NULLS: Document = TrialResult().model_dump(mode="json")
@@ -181,7 +182,10 @@ def wire_time(at: datetime | None) -> str | None:
 def trial_wire(
     trial: TrialColumns, result: Document, arm: AgentArm, *, max_trial_spend_usd: float, is_list_row: bool
 ) -> Document:
-    """The Trial body. `result` is a stored `TrialResult` document, whole or partial."""
+    """The Trial body. `result` is a stored `TrialResult` document, whole or partial.
+
+    A trial of a derived job says which one it was made of as `x_source_trial_id`.
+    """
     members = {**_RESULT_NULLS, **result}
     agent_version, model_provider = (members.pop(name) for name in _NOT_ON_THE_WIRE)
     if is_list_row:
@@ -212,6 +216,7 @@ def trial_wire(
         "upload": None,
         "started_at": wire_time(trial.started_at),
         "finished_at": wire_time(trial.finished_at),
+        **({"x_source_trial_id": trial.source_trial_id} if trial.source_trial_id else {}),
     }
 
 

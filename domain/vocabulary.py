@@ -155,6 +155,7 @@ class ImportWarningCode(StrEnum):
 
 
 JobViewer = Literal["creator", "member", "shared", "link"]
+SourceAction = Literal["resume", "retry", "regrade"]
 JobListScope = Literal["my", "shared", "org"]
 JobListKind = Literal["job", "check", "all"]
 OrgRole = Literal["owner", "member"]

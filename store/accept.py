@@ -6,13 +6,11 @@ The API and an activity (for a job that a Temporal client started) share this on
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import datetime
 from typing import Any
 from uuid import uuid4
 
-from domain import events, stats
 from domain.errors import ApiError
-from domain.jobs import DatasetSelector, JobCreate, JobPlan, PlannedJob
+from domain.jobs import DatasetSelector, JobCreate
 from domain.planning import Choices, JobRules, VersionTasks, plan_job
 from domain.rosters import ROSTERS
 from domain.selection import SelectableTask
@@ -21,8 +19,7 @@ from store.accounts import Caller
 from store.agents import registrations_of
 from store.budgets import refuse_without_credits
 from store.database import Database, now
-from store.events import append_events
-from store.intents import IntentKind, add_intent
+from store.new_job import Accepted, IdempotencyKey, NewJob, find_earlier, insert_job
 from store.orgs import owning_org
 from store.prices import current_prices
 
@@ -41,32 +38,6 @@ SELECT task_name, state, verdicts, failure ->> 'message' AS failure, agent_timeo
 FROM dataset_tasks WHERE version_id = $1 ORDER BY ordinal
 """
 _NEWEST_HOST = "SELECT providers, default_provider FROM hosts ORDER BY lease_expires_at DESC LIMIT 1"
-_INSERT_JOB = """
-INSERT INTO jobs (id, owner_user_id, org_id, name, status, plan, n_total_trials, by_status, totals,
-                  workflow_id, idempotency_verb, idempotency_key, fingerprint, last_seq,
-                  started_at, updated_at)
-VALUES ($1, $2, $3, $4, 'QUEUED', $5, $6, $7, $8, $9, $10, $11, $12, 0, $13, $13)
-"""
-_INSERT_TRIALS = """
-INSERT INTO trials (id, job_id, index, task_name, source, version_id, arm_index, attempt, evals_key, status,
-                    attempt_number, fence_phase, fence_try, result, n_retries, retries)
-SELECT u.*, 'QUEUED', 1, 0, 0, '{}', 0, '[]'
-FROM (SELECT unnest($2::text[]), $1::text, unnest($3::int[]), unnest($4::text[]), unnest($5::text[]),
-             unnest($6::text[]), unnest($7::int[]), unnest($8::int[]), unnest($9::text[])) u
-"""
-_INSERT_GROUP = """
-INSERT INTO job_groups (job_id, evals_key, arm_index, source, n_total, n_settled, n_rewarded, n_errors,
-                        reward_sum, is_binary, pass_at_k)
-VALUES ($1, $2, $3, $4, $5, 0, 0, 0, 0, true, '{}')
-"""
-
-
-@dataclass(frozen=True)
-class Accepted:
-    """The job that answers the request; `is_replay` when an earlier request with the same key made it."""
-
-    job_id: str
-    is_replay: bool
 
 
 @dataclass(frozen=True)
@@ -113,42 +84,29 @@ async def accept_job(
         job_id = origin.job_id or str(uuid4())
         job_name = request.job_name or at.strftime("%Y-%m-%d__%H-%M-%S")
         planned = plan_job(request, versions, job_id=job_id, job_name=job_name, choices=choices)
-        identity = (caller.user_id, org_id, origin.workflow_id or f"job/{job_id}")
-        await _insert(connection, planned, identity, _key(request, origin), at)
-        await append_events(connection, job_id, [events.job_created(planned.plan)])
-        if origin.workflow_id is None:
-            await add_intent(connection, IntentKind.START_JOB, job_id)
+        new = NewJob(
+            plan=planned.plan,
+            slots=list(planned.slots()),
+            owner_user_id=caller.user_id,
+            org_id=org_id,
+            at=at,
+            key=_key(request, origin),
+            workflow_id=origin.workflow_id,
+        )
+        await insert_job(connection, new)
     return Accepted(job_id, is_replay=False)
-
-
-def _key(request: JobCreate, origin: Origin) -> tuple[str | None, str | None, str | None]:
-    if origin.idempotency_key is None:
-        return None, None, None
-    return CREATE_VERB, origin.idempotency_key, request.fingerprint()
 
 
 async def _find_earlier(connection: Any, caller: Caller, request: JobCreate, origin: Origin) -> str | None:
     if origin.job_id is not None:
         return await connection.fetchval("SELECT id FROM jobs WHERE id = $1", origin.job_id)
-    key = origin.idempotency_key
-    if key is None:
+    return await find_earlier(connection, caller.user_id, _key(request, origin))
+
+
+def _key(request: JobCreate, origin: Origin) -> IdempotencyKey | None:
+    if origin.idempotency_key is None:
         return None
-    # Two requests with one key at the same time: the second waits, then finds the first's job.
-    lock = f"{caller.user_id}/{CREATE_VERB}/{key}"
-    await connection.execute("SELECT pg_advisory_xact_lock(hashtextextended($1, 0))", lock)
-    row = await connection.fetchrow(
-        "SELECT id, fingerprint FROM jobs"
-        " WHERE owner_user_id = $1 AND idempotency_verb = $2 AND idempotency_key = $3",
-        caller.user_id,
-        CREATE_VERB,
-        key,
-    )
-    if row is None:
-        return None
-    if row["fingerprint"] != request.fingerprint():
-        message = "This Idempotency-Key was used for a different request."
-        raise ApiError("idempotency_key_reused", message, details={"job_id": row["id"]})
-    return row["id"]
+    return IdempotencyKey(CREATE_VERB, origin.idempotency_key, request.fingerprint())
 
 
 async def _resolve_versions(connection: Any, caller: Caller, request: JobCreate) -> list[VersionTasks]:
@@ -236,56 +194,3 @@ def _offered(host: Any) -> list[SandboxProvider]:
     default = host["default_provider"]
     others = [name for name, offer in host["providers"].items() if offer["ok"] and name != default]
     return [SandboxProvider(name) for name in (default, *sorted(others))]
-
-
-async def _insert(
-    connection: Any,
-    planned: PlannedJob,
-    identity: tuple[str, str, str],
-    key: tuple[str | None, str | None, str | None],
-    at: datetime,
-) -> None:
-    plan = planned.plan
-    owner_user_id, org_id, workflow_id = identity
-    await connection.execute(
-        _INSERT_JOB,
-        plan.job_id,
-        owner_user_id,
-        org_id,
-        plan.job_name,
-        plan.model_dump(mode="json"),
-        plan.n_trials,
-        stats.empty_tally(plan.n_trials),
-        stats.JobTotals().model_dump(),
-        workflow_id,
-        *key,
-        at,
-    )
-    await _insert_trials(connection, planned)
-    await connection.executemany(_INSERT_GROUP, list(_groups(plan)))
-
-
-async def _insert_trials(connection: Any, planned: PlannedJob) -> None:
-    plan = planned.plan
-    slots = list(planned.slots())
-    keys = plan.evals_keys()
-    await connection.execute(
-        _INSERT_TRIALS,
-        plan.job_id,
-        [slot.trial_id for slot in slots],
-        [slot.index for slot in slots],
-        [slot.task_name for slot in slots],
-        [slot.source for slot in slots],
-        [slot.version_id for slot in slots],
-        [slot.arm_index for slot in slots],
-        [slot.attempt for slot in slots],
-        [keys[slot.arm_index, slot.source] for slot in slots],
-    )
-
-
-def _groups(plan: JobPlan) -> list[tuple[str, str, int, str, int]]:
-    n_tasks = {dataset.name: dataset.n_tasks for dataset in plan.datasets}
-    return [
-        (plan.job_id, key, arm_index, dataset, n_tasks[dataset] * plan.n_attempts)
-        for (arm_index, dataset), key in plan.evals_keys().items()
-    ]

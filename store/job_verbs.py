@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from domain.errors import ApiError
-from domain.vocabulary import TRIAL_TERMINAL, JobStatus, TrialStatus
+from domain.jobs import JobPlan
+from domain.vocabulary import JOB_TERMINAL, TRIAL_TERMINAL, JobStatus, TrialStatus
 from store.accounts import Caller
 from store.archives import forget_archives
 from store.database import Database
@@ -21,6 +23,10 @@ _VISIBLE_TRIALS = """
 SELECT t.id, t.job_id, t.index, t.status FROM trials t JOIN jobs j ON j.id = t.job_id
 WHERE t.id = ANY($1) AND (j.owner_user_id = $2 OR j.org_id = ANY($3))
 ORDER BY t.job_id, t.index
+"""
+_LIVE_REGRADES = """
+SELECT id FROM jobs WHERE source_job_id = $1 AND plan -> 'derivation' ->> 'action' = 'regrade'
+  AND NOT (status = ANY($2)) ORDER BY started_at, id
 """
 
 
@@ -73,9 +79,12 @@ async def request_stop(db: Database, caller: Caller, trial_ids: Sequence[str]) -
 async def delete_job(db: Database, caller: Caller, job_id: str) -> tuple[int, list[str]]:
     """Remove a terminal job with its trials; returns their number and the blobs nothing names any more.
 
-    Raises `org_forbidden` for one who is not its creator, `job_not_terminal`.
+    Raises `org_forbidden` for one who is not its creator, `job_not_terminal` also while a regrade of it is
+    under way, and `job_not_found` for a regrade, which is not deleted here (contract §6.5).
     """
     job = await find_job(db, caller, job_id)
+    if JobPlan.model_validate(job["plan"]).is_regrade:
+        raise ApiError("job_not_found", f"Job {job_id} is a regrade: it is kept.")
     if job["owner_user_id"] != caller.user_id:
         raise ApiError("org_forbidden", "Only a job's creator may delete it.")
     async with db.transaction() as connection:
@@ -84,6 +93,7 @@ async def delete_job(db: Database, caller: Caller, job_id: str) -> tuple[int, li
             raise ApiError("job_not_found", f"No job {job_id}.")
         if not JobStatus(status).is_terminal:
             raise ApiError("job_not_terminal", f"The job is {status}; cancel it first.")
+        await _refuse_live_regrades(connection, job_id)
         trial_ids = [
             row["id"] for row in await connection.fetch("SELECT id FROM trials WHERE job_id = $1", job_id)
         ]
@@ -94,3 +104,12 @@ async def delete_job(db: Database, caller: Caller, job_id: str) -> tuple[int, li
         keys += await forget_archives(connection, [job_id, *trial_ids])
         await connection.execute("DELETE FROM jobs WHERE id = $1", job_id)
     return len(trial_ids), keys
+
+
+async def _refuse_live_regrades(connection: Any, job_id: str) -> None:
+    """A regrade under way reads what its source kept."""
+    rows = await connection.fetch(_LIVE_REGRADES, job_id, [status.value for status in JOB_TERMINAL])
+    if rows:
+        job_ids = [row["id"] for row in rows]
+        message = f"A regrade of the job is under way: wait for {', '.join(job_ids)}, or cancel it."
+        raise ApiError("job_not_terminal", message, details={"regrade_job_ids": job_ids})

@@ -152,5 +152,6 @@ def _wire(row: Any, arm: AgentArm, cap_usd: float, *, is_list_row: bool) -> dict
         has_files=row["has_files"],
         started_at=row["started_at"],
         finished_at=row["finished_at"],
+        source_trial_id=row["source_trial_id"],
     )
     return trial_wire(columns, row["result"], arm, max_trial_spend_usd=cap_usd, is_list_row=is_list_row)

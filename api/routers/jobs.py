@@ -12,7 +12,7 @@ from api.answers import json_answer
 from api.archives_out import built_archive
 from api.downloads import package_answer
 from api.platform import CallerDep, PlatformDep
-from api.queries import comma_words, json_body, one_of, page_request
+from api.queries import comma_words, idempotency_key, json_body, one_of, page_request
 from api.sse import event_stream, job_events, parse_last_event_id
 from domain.errors import ApiError
 from domain.jobs import JobCreate
@@ -25,7 +25,6 @@ from store.job_verbs import delete_job, request_cancel
 
 router = APIRouter()
 
-MAX_IDEMPOTENCY_KEY_CHARS = 255
 _BLOBS_AT_ONCE = 32
 
 
@@ -33,7 +32,7 @@ _BLOBS_AT_ONCE = 32
 async def create_job(request: Request, platform: PlatformDep, caller: CallerDep) -> Response:
     """Accept a job; a repeat with the same Idempotency-Key answers the first one."""
     body = parse_request(JobCreate, await json_body(request))
-    origin = Origin(idempotency_key=_idempotency_key(request))
+    origin = Origin(idempotency_key=idempotency_key(request))
     accepted = await accept_job(platform.db, caller, body, origin, platform.settings.job_rules())
     platform.outbox.wake()
     job = await job_reads.read_job(platform.db, caller, accepted.job_id)
@@ -114,14 +113,6 @@ async def download_job(job_id: str, request: Request, platform: PlatformDep, cal
         raise ApiError("job_not_terminal", f"The job is {job['status']}; its archive comes at the end.")
     package = await built_archive(platform, request, "job", job_id, f"job-{job_id}-results.tar.gz")
     return await package_answer(platform.blobs, package)
-
-
-def _idempotency_key(request: Request) -> str | None:
-    key = request.headers.get("idempotency-key")
-    if key is not None and (not key or len(key) > MAX_IDEMPOTENCY_KEY_CHARS):
-        message = f"Idempotency-Key: 1 to {MAX_IDEMPOTENCY_KEY_CHARS} characters."
-        raise ApiError("invalid_input", message, param="Idempotency-Key")
-    return key
 
 
 async def _delete_blobs(blobs: Blobs, keys: Sequence[str]) -> None:

@@ -208,12 +208,9 @@ LATER = [
     ("POST", "/api/jobs/upload/uploads"),
     ("PATCH", "/api/jobs/upload/uploads/x"),
     ("GET", "/api/jobs/imports/x"),
-    ("POST", "/api/jobs/x/resume"),
-    ("POST", "/api/jobs/x/retry"),
     ("POST", "/api/jobs/x/regrade"),
     ("POST", "/api/jobs/x/analyze"),
     ("GET", "/api/jobs/x/shares"),
-    ("POST", "/api/trials/x/retry"),
     ("GET", "/api/trials/x/filesystem"),
     ("GET", "/api/trials/x/filesystem/files/app/x%20y"),
     ("GET", "/api/trials/x/logs/events"),
@@ -234,6 +231,6 @@ async def test_routes_of_later_releases_refuse_by_name(api: Api, method: str, pa
 
 async def test_the_published_client_reads_a_refusal(api: Api):
     with pytest.raises(EvolveAPIError) as caught:
-        await api.published().jobs.retry("x")
+        await api.published().jobs.analyze("x")
     assert (caught.value.code, caught.value.status) == ("feature_unsupported", 422)
     assert caught.value.request_id

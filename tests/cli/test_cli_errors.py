@@ -106,7 +106,6 @@ def test_a_broken_credentials_file_is_named(
 @pytest.mark.parametrize(
     "command",
     [
-        ("job", "retry", "a", "--failed-only"),
         ("job", "compare", "a", "b"),
         ("trial", "logs", "t", "--follow"),
         ("dataset", "delete", "d"),

@@ -1,0 +1,124 @@
+"""Derived jobs: a new job over chosen trials of another, which stays as it is (contract §6.6)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+from uuid import uuid4
+
+from domain.derivation import (
+    ResumeRequest,
+    RetryRequest,
+    SourceJob,
+    SourceTrial,
+    derive,
+    select_resume,
+    select_retry,
+    select_retry_of_one,
+    selection_fingerprint,
+)
+from domain.errors import ApiError
+from domain.jobs import JobPlan
+from domain.vocabulary import JobStatus, SourceAction, TrialStatus
+from store.accounts import Caller
+from store.budgets import refuse_without_credits
+from store.database import Database, now
+from store.new_job import Accepted, IdempotencyKey, NewJob, find_earlier, insert_job
+from store.trial_reads import find_trial
+
+# Locked, so that the source cannot be deleted between the choice and the new job.
+_SOURCE = """
+SELECT id, org_id, status, plan FROM jobs
+WHERE id = $1 AND (owner_user_id = $2 OR org_id = ANY($3)) FOR SHARE
+"""
+_TRIALS = """
+SELECT id, index, source, version_id, task_name, arm_index, attempt, status, exception_type,
+       result #>> '{agent_result,metadata,exception}' AS harbor_exception
+FROM trials WHERE job_id = $1 ORDER BY index
+"""
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What a request wants of a source: the verb, which trials, and under which key."""
+
+    action: SourceAction
+    select: Callable[[SourceJob], Sequence[SourceTrial]]
+    idempotency_key: str | None = None
+
+
+async def resume_job(
+    db: Database, caller: Caller, job_id: str, request: ResumeRequest, idempotency_key: str | None
+) -> Accepted:
+    """A new job over what failed or was stopped; raises what `select_resume` does, and `job_not_found`."""
+    asked = Asked("resume", lambda source: select_resume(source, request), idempotency_key)
+    return await _derive(db, caller, job_id, asked)
+
+
+async def retry_job(
+    db: Database, caller: Caller, job_id: str, request: RetryRequest, idempotency_key: str | None
+) -> Accepted:
+    """A new job over the trials that the request selects; raises what `select_retry` does."""
+    asked = Asked("retry", lambda source: select_retry(source, request), idempotency_key)
+    return await _derive(db, caller, job_id, asked)
+
+
+async def retry_trial(db: Database, caller: Caller, trial_id: str, idempotency_key: str | None) -> Accepted:
+    """A new job over one trial: what `retry_job` does with its name, and the same under one key."""
+    trial = await find_trial(db, caller, trial_id)
+    asked = Asked("retry", lambda source: select_retry_of_one(source, trial_id), idempotency_key)
+    return await _derive(db, caller, trial["job_id"], asked)
+
+
+async def _derive(db: Database, caller: Caller, source_job_id: str, asked: Asked) -> Accepted:
+    """Write the derived job or refuse it; nothing is written when it is refused."""
+    async with db.transaction() as connection:
+        row = await connection.fetchrow(_SOURCE, source_job_id, caller.user_id, caller.org_ids)
+        if row is None:
+            raise ApiError("job_not_found", f"No job {source_job_id}.")
+        source = await _source(connection, row)
+        chosen = asked.select(source)
+        key = _key(source_job_id, chosen, asked)
+        earlier = await find_earlier(connection, caller.user_id, key)
+        if earlier is not None:
+            return Accepted(earlier, is_replay=True)
+        await refuse_without_credits(connection, caller.user_id)
+        derived = derive(source.plan, chosen, asked.action, str(uuid4()))
+        new = NewJob(
+            plan=derived.plan,
+            slots=list(derived.slots()),
+            owner_user_id=caller.user_id,
+            org_id=row["org_id"],
+            at=now(),
+            key=key,
+        )
+        await insert_job(connection, new)
+    return Accepted(derived.plan.job_id, is_replay=False)
+
+
+async def _source(connection: Any, row: Any) -> SourceJob:
+    trials = [_trial(trial) for trial in await connection.fetch(_TRIALS, row["id"])]
+    return SourceJob(JobPlan.model_validate(row["plan"]), JobStatus(row["status"]), trials)
+
+
+def _trial(row: Any) -> SourceTrial:
+    return SourceTrial(
+        trial_id=row["id"],
+        index=row["index"],
+        source=row["source"],
+        version_id=row["version_id"],
+        task_name=row["task_name"],
+        arm_index=row["arm_index"],
+        attempt=row["attempt"],
+        status=TrialStatus(row["status"]),
+        exceptions=frozenset(
+            name for name in (row["exception_type"], row["harbor_exception"]) if name is not None
+        ),
+    )
+
+
+def _key(source_job_id: str, chosen: Sequence[SourceTrial], asked: Asked) -> IdempotencyKey | None:
+    if asked.idempotency_key is None:
+        return None
+    return IdempotencyKey(asked.action, asked.idempotency_key, selection_fingerprint(source_job_id, chosen))

@@ -1,0 +1,53 @@
+"""Commands that make a job of another's trials: what they ask, and what they print."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tests.cli.conftest import Evolve
+from tests.cli.fake_api import Answer, FakeApi, answer_json, job, refusal
+
+
+@pytest.mark.parametrize(
+    ("command", "route", "body"),
+    [
+        (("job", "resume", "a"), "/api/jobs/a/resume", {}),
+        (
+            ("job", "resume", "a", "-f", "ScoringError", "-f", "CancelledError"),
+            "/api/jobs/a/resume",
+            {"filter_error_types": ["ScoringError", "CancelledError"]},
+        ),
+        (("job", "retry", "a"), "/api/jobs/a/retry", {}),
+        (("job", "retry", "a", "--failed-only"), "/api/jobs/a/retry", {"failed_only": True}),
+        (("job", "retry", "a", "-t", "t1", "-t", "t2"), "/api/jobs/a/retry", {"trial_ids": ["t1", "t2"]}),
+        (("trial", "retry", "t1"), "/api/trials/t1/retry", {}),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, tuple) else None,
+)
+def test_a_derived_jobs_id_is_printed(
+    api: FakeApi, evolve: Evolve, command: tuple[str, ...], route: str, body: dict[str, object]
+) -> None:
+    api.script("POST", route, answer_json(job("b"), 201))
+    assert evolve(*command).out == "b\n"
+    (request,) = api.asked("POST", route)
+    assert request.json == body
+
+
+def test_a_lost_answer_is_asked_for_again_under_the_same_key(api: FakeApi, evolve: Evolve) -> None:
+    api.script("POST", "/api/jobs/a/resume", Answer(cut=True), answer_json(job("b"), 201))
+    assert json.loads(evolve("job", "resume", "a", "--json").out)["id"] == "b"
+    first, second = api.asked("POST", "/api/jobs/a/resume")
+    assert first.headers["idempotency-key"] == second.headers["idempotency-key"]
+
+
+def test_failed_only_and_named_trials_exclude_each_other(api: FakeApi, evolve: Evolve) -> None:
+    assert evolve("job", "retry", "a", "--failed-only", "-t", "t1").exit_code == 2
+    assert api.requests == []
+
+
+def test_a_refusal_is_told_with_its_code(api: FakeApi, evolve: Evolve) -> None:
+    api.script("POST", "/api/jobs/a/resume", refusal(409, "no_failed_trials", "Nothing to resume."))
+    outcome = evolve("job", "resume", "a")
+    assert (outcome.exit_code, outcome.err) == (1, "error: Nothing to resume. (no_failed_trials)\n")
