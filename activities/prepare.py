@@ -26,6 +26,7 @@ from store.database import now
 from store.events import append_events
 from store.fences import is_settled, lock_trial, newest_writer
 from store.hosts import Room, leased_host, release_room, reserve_room
+from store.provider_health import ask_to_dispatch, claim_probe
 from store.record import iso, move_status
 
 # What a task that declares nothing is taken to need.
@@ -50,10 +51,14 @@ class Prepare:
             if row is None or is_settled(row):
                 return Placement(is_settled=True)
             room = self._room(context)
+            dispatch = await ask_to_dispatch(connection, room.provider, attempt.trial_id)
+            if dispatch.waiting_for is not None:
+                return await _wait(connection, row, dispatch.waiting_for)
             choice = await reserve_room(connection, room, self._hands.settings.cpu_overcommit)
             if choice.waiting_for is not None:
-                await note_wait(connection, row, choice.waiting_for)
-                return Placement(waiting_for=choice.waiting_for)
+                return await _wait(connection, row, choice.waiting_for)
+            if dispatch.is_probe:
+                await claim_probe(connection, room.provider, attempt.trial_id)
             await note_wait_over(connection, row)
             if row["status"] == TrialStatus.QUEUED:
                 await _start_running(connection, row, choice.host_id)
@@ -62,6 +67,7 @@ class Prepare:
             host_id=choice.host_id,
             queue=choice.queue,
             follow_queue=choice.follow_queue,
+            is_probe=dispatch.is_probe,
         )
 
     @activity.defn(name=GIVE_BACK_ROOM.name)
@@ -102,6 +108,11 @@ class Prepare:
             cpus=task.cpus or UNDECLARED_CPUS,
             memory_mb=task.memory_mb or UNDECLARED_MEMORY_MB,
         )
+
+
+async def _wait(connection: Any, row: Any, waiting_for: str) -> Placement:
+    await note_wait(connection, row, waiting_for)
+    return Placement(waiting_for=waiting_for)
 
 
 async def _start_running(connection: Any, row: Any, host_id: str) -> None:

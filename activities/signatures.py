@@ -6,9 +6,12 @@ Payloads hold references, never content: a workflow's history must stay small an
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Generic, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict
+
+from domain.breaker import Breaker
 
 Input = TypeVar("Input", bound=BaseModel)
 Result = TypeVar("Result", bound=BaseModel)
@@ -60,6 +63,8 @@ class Placement(Payload):
     host_id: str = ""
     queue: str = ""
     follow_queue: str = ""
+    is_probe: bool = False
+    """The provider is failing, and this trial alone is let through: it says how that went."""
 
 
 class LeftPlace(Placement):
@@ -182,6 +187,53 @@ SETTLE_TRIAL = Signature("settle_trial", CloseInput, Settled)
 """The last resort when closing itself fails for good: settle, and leave the box to the reaper."""
 
 
+# --- a provider's breaker --------------------------------------------------------------------------
+
+PROVIDER_WORKFLOW = "ProviderWorkflow"
+SIGNAL_CREATE_ENDED = "create_ended"
+
+
+class CreateReport(AttemptRef):
+    """How a create went: `problem` null says that a probe's box was made."""
+
+    provider: str
+    problem: str | None = None
+
+
+class ProviderReport(Payload):
+    """The same as the provider's workflow hears it."""
+
+    trial_id: str
+    task: str
+    at: datetime
+    problem: str | None = None
+
+
+class ProviderWindow(Payload):
+    """Creates of a provider since then."""
+
+    provider: str
+    since: datetime
+
+
+class GoodCreates(Payload):
+    """How many boxes were made."""
+
+    n: int
+
+
+class HealthToWrite(Payload):
+    """A provider's breaker, for dispatch to read."""
+
+    provider: str
+    breaker: Breaker
+
+
+REPORT_CREATE = Signature("report_create", CreateReport, Nothing)
+COUNT_GOOD_CREATES = Signature("count_good_creates", ProviderWindow, GoodCreates)
+WRITE_HEALTH = Signature("write_health", HealthToWrite, Nothing)
+
+
 # --- one job ---------------------------------------------------------------------------------------
 
 
@@ -201,6 +253,7 @@ class JobStart(Payload):
     n_total_trials: int
     n_concurrent_trials: int
     is_cancelled: bool = False
+    is_paused: bool = False
 
 
 class JobRef(Payload):

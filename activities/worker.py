@@ -34,6 +34,7 @@ from activities.npm_registry import NpmRegistry
 from activities.open_box import OpenBox
 from activities.packages import TaskPackages
 from activities.prepare import Prepare
+from activities.provider_health import ProviderHealthActivities
 from activities.refining import refine_settled_spend
 from activities.settings import WorkerSettings
 from activities.trial_context import Hands
@@ -122,6 +123,7 @@ async def run_worker(settings: WorkerSettings, side: WorkflowSide, on_ready: Cal
 def make_workers(client: Client, settings: WorkerSettings, hands: Hands, side: WorkflowSide) -> list[Worker]:
     """The three queues that this process serves."""
     jobs, imports, prepare, close = Jobs(hands), Imports(hands), Prepare(hands), CloseTrial(hands)
+    health = ProviderHealthActivities(hands)
     shared: list[Any] = [
         jobs.accept,
         jobs.find_silent,
@@ -135,6 +137,9 @@ def make_workers(client: Client, settings: WorkerSettings, hands: Hands, side: W
         prepare.prepare_trial,
         prepare.find_place,
         prepare.give_back_room,
+        health.report_create,
+        health.count_good,
+        health.write,
         close.close_trial,
         close.settle_trial,
         Archives(hands).build,

@@ -11,6 +11,7 @@ from store.installation import Installation
 from store.jobs import Intent, Job, JobEvent, JobGroup
 from store.keys import GatewayKey
 from store.prices import OperatorPrice
+from store.provider_health import ProviderHealth
 from store.provider_keys import ProviderKey
 from store.spend import GatewayCall
 from store.trials import Archive, StreamChunk, TraceEvent, Trial, TrialFile
@@ -37,6 +38,7 @@ __all__ = [
     "Organization",
     "OrganizationBudget",
     "PlatformStop",
+    "ProviderHealth",
     "ProviderKey",
     "StreamChunk",
     "TraceEvent",

@@ -10,7 +10,7 @@ from temporalio.exceptions import ActivityError, ApplicationError, RetryState, i
 with workflow.unsafe.imports_passed_through():
     from activities.signatures import Failure
     from domain.causes import BUDGET_REFUSED
-    from domain.errors import CapacityWait
+    from domain.errors import CapacityWait, ProviderCreateFailure, ProviderUnreachable
 
 
 def failure_of(error: BaseException) -> Failure | None:
@@ -37,6 +37,13 @@ def failure_of(error: BaseException) -> Failure | None:
 def is_capacity_wait(error: ActivityError) -> bool:
     """Whether a provider only has no room now: to be waited for, and no failure of the attempt."""
     return _facts(error).get("code") == CapacityWait.code and not _was_cancelled(error)
+
+
+def is_create_failure(error: ActivityError) -> bool:
+    """Whether the provider could not make the box, or does not answer at all."""
+    facts = _facts(error)
+    is_away = facts.get("code") == ProviderUnreachable.code
+    return is_away or facts.get("signature") == ProviderCreateFailure.signature
 
 
 def message_of(error: ActivityError | ApplicationError) -> str:

@@ -12,6 +12,7 @@ from pydantic import ConfigDict, Field
 
 from activities import signatures as act
 from activities.signatures import Payload, Placement
+from domain.breaker import Breaker
 
 
 class TrialInput(Payload):
@@ -45,7 +46,7 @@ class Progress:
 
 
 class Window(Payload):
-    """What a continued run needs: indexes and counts only."""
+    """What a continued run needs: indexes and counts only. `pause_order` is the newest word on pausing."""
 
     start: act.JobStart
     next_index: int = 0
@@ -53,6 +54,8 @@ class Window(Payload):
     n_settled: int = 0
     is_cancelled: bool = False
     is_cancel_wanted: bool = False
+    is_paused: bool = False
+    pause_order: int = 0
     to_stop: list[int] = Field(default_factory=list[int])
 
 
@@ -65,6 +68,14 @@ class JobInput(Payload):
     job_id: str | None = None
     owner: str | None = None
     window: Window | None = None
+
+
+class ProviderInput(Payload):
+    """A provider by its name; the rest is what a continued run carries."""
+
+    provider: str
+    breaker: Breaker = Breaker()
+    reports: list[act.ProviderReport] = Field(default_factory=list[act.ProviderReport])
 
 
 class ImportInput(Payload):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from temporalio.contrib.pydantic import pydantic_data_converter
 
+from activities import signatures
+
 NAMESPACE = "evolve"
 QUEUE = "evolve"
 
@@ -11,12 +13,19 @@ JOB_WORKFLOW = "JobWorkflow"
 TRIAL_WORKFLOW = "TrialWorkflow"
 DATASET_IMPORT_WORKFLOW = "DatasetImportWorkflow"
 ARCHIVE_WORKFLOW = "ArchiveWorkflow"
+PROVIDER_WORKFLOW = signatures.PROVIDER_WORKFLOW
 
 # Signals of JobWorkflow.
 SIGNAL_CANCEL = "cancel"
 SIGNAL_STOP_TRIALS = "stop_trials"  # argument: list of trial indexes
+SIGNAL_SET_PAUSED = "set_paused"  # arguments: the intent's number, whether the job is paused
 SIGNAL_TRIAL_SETTLED = "trial_settled"
 QUERY_PROGRESS = "progress"
+
+# Of ProviderWorkflow; activities too start and signal it.
+SIGNAL_CREATE_ENDED = signatures.SIGNAL_CREATE_ENDED
+UPDATE_SET_BREAKER = "set_breaker"  # argument: "open" or "close"
+QUERY_BREAKER = "breaker"
 
 DATA_CONVERTER = pydantic_data_converter
 
@@ -34,6 +43,11 @@ def trial_workflow_id(trial_id: str) -> str:
 def dataset_import_workflow_id(import_id: str) -> str:
     """`dataset-import/<id>`."""
     return f"dataset-import/{import_id}"
+
+
+def provider_workflow_id(provider: str) -> str:
+    """`provider/<name>`."""
+    return f"provider/{provider}"
 
 
 def archive_workflow_id(kind: str, subject_id: str) -> str:

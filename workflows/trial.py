@@ -11,7 +11,7 @@ from temporalio import workflow
 from temporalio.exceptions import ActivityError, ApplicationError
 
 from workflows import names, options
-from workflows.failures import failure_of, is_capacity_wait, message_of
+from workflows.failures import failure_of, is_capacity_wait, is_create_failure, message_of
 
 with workflow.unsafe.imports_passed_through():
     from activities import signatures as act
@@ -139,9 +139,21 @@ class TrialWorkflow:
                     act.OPEN_BOX, placed, options.OPEN_BOX, queue=placement.follow_queue
                 )
             except ActivityError as error:
+                await self._tell_provider(placement, error)
                 await self._wait_for_capacity(error)
             else:
+                if placement.is_probe:
+                    await self._report(placement, None)
                 return placed
+
+    async def _tell_provider(self, placement: Placement, error: ActivityError) -> None:
+        """A box that could not be made is its provider's breaker's to hear of."""
+        if is_create_failure(error):
+            await self._report(placement, message_of(error))
+
+    async def _report(self, placement: Placement, problem: str | None) -> None:
+        report = act.CreateReport(**self._attempt.model_dump(), provider=placement.provider, problem=problem)
+        await options.call(act.REPORT_CREATE, report, options.RECORD)
 
     async def _place(self) -> Placement:
         """Where there is room. That of our own hosts is waited for without limit: trials end, hosts come."""
