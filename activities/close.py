@@ -152,6 +152,7 @@ class CloseTrial:
             failure=failure.message if failure else None,
             is_cancelled=failure is not None and failure.kind == "cancelled",
             is_budget=failure is not None and failure.kind == "budget",
+            is_incomplete=failure is not None and failure.kind == "incomplete",
             cause=Cause(agent.cause) if agent and agent.cause else None,
             agent_message=agent.message if agent else None,
             spend=spend,

@@ -12,6 +12,7 @@ from activities.bundles import BundleFolder
 from activities.failures import current_phase
 from activities.harnesses.home import resolve_home
 from activities.harnesses.own import OwnHarness
+from activities.harnesses.seeds import SEEDED_HARNESSES
 from activities.healthcheck import await_healthy
 from activities.heartbeats import heartbeats
 from activities.model_access import harness_context, mint_agent_key, refuse_spent_up
@@ -19,6 +20,7 @@ from activities.own_agents import ensure_built
 from activities.sandboxes.base import Box, BoxSpec, ImageRef, ImageRequest, SandboxProvider
 from activities.signatures import OPEN_BOX, HarnessPlace, OpenedBox, PlacedAttempt
 from activities.trial_context import Hands, TrialContext, box_tag, fence_of
+from domain.causes import TRAJECTORY_SEED
 from domain.errors import EvolveError, ServiceDied
 from domain.vocabulary import AttemptPhase
 from store.database import now
@@ -61,6 +63,7 @@ class OpenBox:
             provider = self._hands.provider(attempt.provider)
             windows, started_at = Windows(), now()
             await enter(self._hands, attempt, AttemptPhase.BUILD)
+            _require_seedable(context)
             await refuse_spent_up(self._hands, context)
             bundle = await self._bundle(context, provider, windows)
             image_at = now()
@@ -166,6 +169,21 @@ class OpenBox:
             await provider.destroy(box.box_id)
             raise TrialOver(f"trial {context.attempt.trial_id} has given its box back")
         return box
+
+
+class TrajectoryUnseedable(EvolveError):
+    """The task begins in the middle of a conversation that the harness cannot be given."""
+
+    code = TRAJECTORY_SEED
+
+
+def _require_seedable(context: TrialContext) -> None:
+    """`oracle` and `nop` hold no conversation: nothing is missing to them."""
+    is_seeded = context.harness.name in SEEDED_HARNESSES or not context.arm.spends
+    if context.task.has_trajectory and not is_seeded:
+        raise TrajectoryUnseedable(
+            f"[{TRAJECTORY_SEED}] {context.arm.name} cannot go on with the task's trajectory.json"
+        )
 
 
 async def _require_service(box: Box) -> None:

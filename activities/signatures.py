@@ -139,10 +139,13 @@ class VerifierEnd(Payload):
     problem: str | None = None
 
 
+FailureKind = Literal["infrastructure", "cancelled", "budget", "incomplete"]
+
+
 class Failure(Payload):
     """Why an attempt ended without a verdict. `signature` is the contract's class, null where it has none."""
 
-    kind: Literal["infrastructure", "cancelled", "budget"]
+    kind: FailureKind
     message: str
     phase: str | None = None
     signature: str | None = None

@@ -19,6 +19,8 @@ from domain.vocabulary import ExceptionType, TrialStatus
 
 BudgetKind = Literal["user", "team", "other"]
 
+TRAJECTORY_SEED = "trajectory_seed"
+"""Code of the error that a harness cannot go on with the task's `trajectory.json` (contract 4.2)."""
 BUDGET_REFUSED = "budget_refused"
 """Code of the error that a budget above the trial refused it before its box was made."""
 

@@ -29,7 +29,7 @@ class AttemptEnd(BaseModel):
 
     `rewards` None with `verifier_problem` None means that no verifier ran. `failure` is a message that
     ended the attempt without a verdict; `is_cancelled` tells a stop from an infrastructure failure, and
-    `is_budget` a budget above the trial. `cause` is why the agent ended. A lane that never ran is None.
+    `is_budget` a budget above the trial, `is_incomplete` what the harness cannot take up. `cause` is why the agent ended. A lane that never ran is None.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -45,6 +45,7 @@ class AttemptEnd(BaseModel):
     failure: str | None = None
     is_cancelled: bool = False
     is_budget: bool = False
+    is_incomplete: bool = False
     cause: Cause | None = None
     agent_message: str | None = None
     spend: LaneReading | None = None
@@ -56,6 +57,8 @@ def exception_of(end: AttemptEnd) -> tuple[ExceptionType, str] | None:
     if end.is_cancelled:
         return ExceptionType.CANCELLED, end.failure or "The trial was stopped."
     if end.failure is not None:
+        if end.is_incomplete:
+            return ExceptionType.INCOMPLETE, end.failure
         kind = ExceptionType.USAGE_LIMIT if end.is_budget else ExceptionType.INFRASTRUCTURE
         return kind, end.failure
     consequence = CONSEQUENCES[end.cause] if end.cause else None

@@ -67,14 +67,6 @@ NOT_YET: tuple[NotYet, ...] = (
     ),
     NotYet("[environment].os", "only linux is supported", lambda task: task.os != "linux"),
     NotYet(
-        "[[environment.mcp_servers]]",
-        "MCP servers are not supported yet",
-        lambda task: bool(task.mcp_servers),
-    ),
-    NotYet(
-        "[environment].skills_dir", "skills are not supported yet", lambda task: task.skills_dir is not None
-    ),
-    NotYet(
         "[environment.env]",
         "a ${VAR} template without a default needs secrets, which are not supported yet",
         lambda task: _has_open_template(task.env),
@@ -89,7 +81,6 @@ NOT_YET: tuple[NotYet, ...] = (
         "a ${VAR} template without a default is not supported yet",
         lambda task: _has_open_template(task.solution_env),
     ),
-    NotYet("trajectory.json", "seeding a session is not supported yet", lambda task: task.has_trajectory),
 )
 
 

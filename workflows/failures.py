@@ -8,9 +8,12 @@ from temporalio import workflow
 from temporalio.exceptions import ActivityError, ApplicationError, RetryState, is_cancelled_exception
 
 with workflow.unsafe.imports_passed_through():
-    from activities.signatures import Failure
-    from domain.causes import BUDGET_REFUSED
+    from activities.signatures import Failure, FailureKind
+    from domain.causes import BUDGET_REFUSED, TRAJECTORY_SEED
     from domain.errors import CapacityWait, ProviderCreateFailure, ProviderUnreachable
+
+
+_KINDS: dict[str, FailureKind] = {BUDGET_REFUSED: "budget", TRAJECTORY_SEED: "incomplete"}
 
 
 def failure_of(error: BaseException) -> Failure | None:
@@ -24,7 +27,7 @@ def failure_of(error: BaseException) -> Failure | None:
     facts = _facts(error)
     code = facts.get("code")
     return Failure(
-        kind="budget" if code == BUDGET_REFUSED else "infrastructure",
+        kind=_KINDS.get(code or "", "infrastructure"),
         message=message_of(error),
         phase=facts.get("phase"),
         signature=facts.get("signature"),

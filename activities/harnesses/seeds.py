@@ -43,6 +43,10 @@ class Turn:
     at: datetime
 
 
+SEEDED_HARNESSES = frozenset({"claude", "codex"})
+"""Those that go on with a task's `trajectory.json` (contract 6.8)."""
+
+
 def seed_id(task_name: str) -> str:
     """The session's id: the same whenever it is asked for."""
     return str(uuid.uuid5(_NAMESPACE, task_name))

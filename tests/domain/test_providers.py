@@ -69,12 +69,9 @@ def test_every_honoured_key_runs_on_docker() -> None:
         ("environment.tpu = {type = 'v4', topology = '2x2'}", (), "[environment.tpu]"),
         ("", ("environment/docker-compose.yaml",), "environment/docker-compose.yaml"),
         ("environment.os = 'Windows'", (), "[environment].os"),
-        ("environment.mcp_servers = [{name = 'm', url = 'http://m'}]", (), "[[environment.mcp_servers]]"),
-        ("environment.skills_dir = '/s'", (), "[environment].skills_dir"),
         ("environment.env.A = '${B}'", (), "[environment.env]"),
         ("verifier.env.A = '${B}'", (), "[verifier.env]"),
         ("solution.env.A = '${B}'", (), "[solution.env]"),
-        ("", ("trajectory.json",), "trajectory.json"),
     ],
 )
 def test_what_this_release_does_not_honour_is_refused_by_name(
