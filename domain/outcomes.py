@@ -29,7 +29,8 @@ class AttemptEnd(BaseModel):
 
     `rewards` None with `verifier_problem` None means that no verifier ran. `failure` is a message that
     ended the attempt without a verdict; `is_cancelled` tells a stop from an infrastructure failure, and
-    `is_budget` a budget above the trial, `is_incomplete` what the harness cannot take up. `cause` is why the agent ended. A lane that never ran is None.
+    `is_budget` a budget above the trial, `is_incomplete` what the harness cannot take up. `cause` is why
+    the agent ended. A lane that never ran is None.
     """
 
     model_config = ConfigDict(frozen=True)
