@@ -74,24 +74,25 @@ def limit_output(
     dialect: Dialect, body: JsonObject, limits: ModelLimits, name_if_absent: str
 ) -> tuple[int, list[str]]:
     """The output tokens that the forwarded body allows, and what was changed to bound them."""
-    most = limits.max_output or DEFAULT_MAX_OUTPUT_TOKENS
     asked = {path: value for path in _LIMIT_NAMES[dialect] if (value := _at(body.values, path)) is not None}
     if not asked:
         path = (name_if_absent,) if dialect == "chat" else _LIMIT_NAMES[dialect][0]
-        limit = _limit_to_set(most, limits, body)
+        limit = _limit_to_set(limits, body)
         body.set(path, limit)
         return limit, [f"set {path[-1]} {limit}"]
     changes: list[str] = []
     for path, value in asked.items():
         if not isinstance(value, int) or isinstance(value, bool) or value < 1:
             raise Denial("invalid", f"{'.'.join(path)} must be a positive integer")
-        if value > most:
-            body.set(path, most)
-            changes.append(f"clamped {path[-1]} {value} to {most}")
-    return min(most, max(asked.values())), changes
+        if limits.max_output is not None and value > limits.max_output:
+            body.set(path, limits.max_output)
+            changes.append(f"clamped {path[-1]} {value} to {limits.max_output}")
+    most = max(asked.values())
+    return most if limits.max_output is None else min(most, limits.max_output), changes
 
 
-def _limit_to_set(most: int, limits: ModelLimits, body: JsonObject) -> int:
+def _limit_to_set(limits: ModelLimits, body: JsonObject) -> int:
+    most = limits.max_output or DEFAULT_MAX_OUTPUT_TOKENS
     if limits.window is None:
         return most
     room = limits.window - estimate_tokens(body.n_chars)

@@ -29,7 +29,7 @@ GRANT_AGE_SEC = 5.0
 # A call that does not fit while others hold the cap waits for them this long; each may settle far below.
 PASSING_WAIT_SEC = 240.0
 PASSING_POLL_SEC = 1.0
-MAX_WAITING = 256
+MAX_WAITING = 64
 SETTLE_BACKOFF_SEC = (0.1, 0.5, 2.0, 5.0)
 CLOSE_TIMEOUT_SEC = 3.0
 

@@ -9,7 +9,10 @@ import aiohttp
 import pytest
 
 from domain.usage import CallUsage
+from gateway.idle_watch import IdleWatch
 from store.attempt_spend import CallRow
+from store.database import Database
+from store.keys import revoke_keys
 from tests.gateway.conftest import DOLLAR, Door, ended
 from tests.gateway.fake_provider import CHAT_STREAM, MESSAGES_STREAM, RESPONSES_STREAM, SSE, Reply, events
 from tests.waiting import eventually
@@ -188,3 +191,35 @@ async def test_calls_that_are_under_way_at_a_stop_are_booked(door: Door) -> None
     gate.set()
     with suppress(aiohttp.ClientError):
         await answer.read()
+
+
+async def test_what_ends_while_the_ledger_is_away_is_written_when_it_is_back(door: Door) -> None:
+    gate = asyncio.Event()
+    door.provider.reply = Reply(MESSAGES_STREAM, headers=SSE, gates={2: gate})
+    asked = asyncio.create_task(door.post("/v1/messages", MESSAGES))
+    await eventually(lambda: door.provider.n_sent == 2)
+    ledger = door.gateway.ledger
+    ledger._db = Database("postgresql://nobody@127.0.0.1:9/none")
+    gate.set()
+    await eventually(lambda: bool(ledger._settling))
+    assert [call.status for call in await door.calls()] == ["open"]
+    ledger._db = door.db
+    assert (await asked)[0] == 200
+    assert [call.status for call in await ended(door)] == ["measured"]
+
+
+async def test_a_key_that_was_just_used_is_dead_as_soon_as_it_is_revoked(door: Door) -> None:
+    door.provider.reply = Reply(MESSAGES_STREAM, headers=SSE)
+    assert (await door.post("/v1/messages", MESSAGES))[0] == 200
+    assert door.plan is not None
+    await revoke_keys(door.db, door.plan.trial_id, 1)
+    assert (await door.post("/v1/messages", MESSAGES))[0] == 401
+    assert len(door.provider.hits) == 1
+
+
+async def test_an_upstream_that_is_silent_for_too_long_is_given_up() -> None:
+    given_up = asyncio.Event()
+    with IdleWatch(0.05, given_up.set) as watch:
+        watch.touch()
+        await given_up.wait()
+        assert watch.is_expired
