@@ -6,20 +6,26 @@ Run it when a workflow changed on purpose, and keep the older file of a release 
 from __future__ import annotations
 
 import asyncio
+import json
 import tempfile
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from activities.signatures import ProviderReport
+from domain.breaker import BreakerState
 from store.database import Database
 from store.migrations import upgrade
 from tests.factories import task_files
 from tests.inprocess import Platform, inprocess_platform
 from tests.postgres import running_postgres
+from tests.replay.fingerprint import FINGERPRINTS, HISTORIES, fingerprints
 from tests.temporal import running_temporal
-from tests.waiting import eventually
+from tests.waiting import eventually, until
 from workflows import names
+from workflows.inputs import ProviderInput
+from workflows.provider import ProviderWorkflow
 
-HISTORIES = Path(__file__).parent / "histories"
 BODY: dict[str, Any] = {
     "datasets": [{"name": "demo"}],
     "agents": [{"name": "oracle"}, {"name": "nop"}],
@@ -56,16 +62,25 @@ async def record_cancelled(platform: Platform) -> None:
     await keep(platform, names.trial_workflow_id(str(trial["id"])), "trial_cancelled")
 
 
-async def run_alone(platform: Platform, name: str) -> str:
-    """A job of one trial to its end; returns the trial's workflow id."""
+async def start_alone(platform: Platform, name: str, *, min_wait_sec: float = 0.01) -> Any:
+    """A job of one trial."""
     body = {**BODY, "datasets": [{"name": "demo", "n_tasks": 1}], "agents": [{"name": "oracle"}]}
-    retry = {"max_retries": 2, "min_wait_sec": 0.01}
-    await platform.client.execute_workflow(
+    retry = {"max_retries": 2, "min_wait_sec": min_wait_sec}
+    return await platform.client.start_workflow(
         names.JOB_WORKFLOW,
         {**body, "n_attempts": 1, "retry": retry},
         id=name,
         task_queue=platform.queue,
     )
+
+
+async def run_alone(platform: Platform, name: str) -> str:
+    """A job of one trial to its end; returns the trial's workflow id."""
+    await (await start_alone(platform, name)).result()
+    return await trial_of(platform, name)
+
+
+async def trial_of(platform: Platform, name: str) -> str:
     [trial] = await platform.rows(
         "SELECT t.id FROM trials t JOIN jobs j ON j.id = t.job_id WHERE j.workflow_id = $1", name
     )
@@ -82,6 +97,57 @@ async def record_retries(platform: Platform) -> None:
     await keep(platform, await run_alone(platform, "waited"), "trial_waited_for_capacity")
 
 
+async def record_cancelled_in_back_off(platform: Platform) -> None:
+    platform.provider.faults.plan("agent", "death")
+    job = await start_alone(platform, "backs-off", min_wait_sec=60)
+    query = "SELECT FROM trials t JOIN jobs j ON j.id = t.job_id WHERE n_retries = 1 AND workflow_id = $1"
+
+    async def is_retired() -> bool:
+        return bool(await platform.rows(query, "backs-off"))
+
+    await until(is_retired)
+    await job.signal(names.SIGNAL_CANCEL)
+    await job.result()
+    await keep(platform, await trial_of(platform, "backs-off"), "trial_cancelled_in_back_off")
+
+
+async def record_provider(platform: Platform) -> None:
+    """An operator's pause; and failures of three tasks, of which the third opens the breaker."""
+    held = await platform.client.start_workflow(
+        ProviderWorkflow.run, ProviderInput(provider="held"), id="held", task_queue=platform.queue
+    )
+    await held.execute_update(names.UPDATE_SET_BREAKER, "open")
+    await held.execute_update(names.UPDATE_SET_BREAKER, "close")
+    await held.result()
+    await keep(platform, "held", "provider_held")
+    failed = await platform.client.start_workflow(
+        ProviderWorkflow.run, ProviderInput(provider="failed"), id="failed", task_queue=platform.queue
+    )
+    for name in ("a", "b", "c"):
+        report = ProviderReport(trial_id=name, task=name, at=datetime.now(UTC), problem="500")
+        await failed.signal(names.SIGNAL_CREATE_ENDED, report)
+
+    async def is_probing() -> bool:
+        return (await failed.query(ProviderWorkflow.breaker)).state is BreakerState.HALF_OPEN
+
+    await until(is_probing)
+    report = ProviderReport(trial_id="a", task="a", at=datetime.now(UTC))
+    await failed.signal(names.SIGNAL_CREATE_ENDED, report)
+    await failed.result()
+    await keep(platform, "failed", "provider_failed")
+
+
+async def record_archive(platform: Platform) -> None:
+    [job] = await platform.rows("SELECT id FROM jobs WHERE workflow_id = 'finished'")
+    await platform.client.execute_workflow(
+        names.ARCHIVE_WORKFLOW,
+        {"kind": "job", "subject_id": job["id"]},
+        id="archive",
+        task_queue=platform.queue,
+    )
+    await keep(platform, "archive", "archive")
+
+
 async def record(url: str, temporal: str, root: Path) -> None:
     await upgrade(url)
     db = Database(url)
@@ -90,6 +156,9 @@ async def record(url: str, temporal: str, root: Path) -> None:
         await keep(platform, names.dataset_import_workflow_id(import_id), "dataset_import")
         await record_finished(platform)
         await record_retries(platform)
+        await record_cancelled_in_back_off(platform)
+        await record_provider(platform)
+        await record_archive(platform)
         await record_cancelled(platform)
     await db.close()
 
@@ -98,3 +167,5 @@ if __name__ == "__main__":
     HISTORIES.mkdir(exist_ok=True)
     with running_postgres() as server, running_temporal() as address, tempfile.TemporaryDirectory() as root:
         asyncio.run(record(server.url("postgres"), address, Path(root)))
+    # The code that recorded them; in a process of its own it would be the same.
+    FINGERPRINTS.write_text(json.dumps(asyncio.run(fingerprints()), indent=1) + "\n")
