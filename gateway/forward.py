@@ -32,6 +32,7 @@ READ_TIMEOUT_SEC = 600.0
 WRITE_TIMEOUT_SEC = 600.0
 DRAIN_SEC = 120.0
 MAX_DRAINS = 256
+MAX_COUNTS = 16
 MAX_ERROR_BYTES = 1024 * 1024
 
 
@@ -55,6 +56,7 @@ class Forwarder:
     def __init__(self) -> None:
         self._sessions: dict[Path | None, aiohttp.ClientSession] = {}
         self._n_drains = 0
+        self._n_counts = 0
 
     async def close(self) -> None:
         for session in self._sessions.values():
@@ -74,13 +76,20 @@ class Forwarder:
     async def answer(self, request: web.Request, call: OpenCall, outgoing: Outgoing) -> web.StreamResponse:
         """Ask, relay, and book the end. Raises `Denial` when there is nothing to relay, its end booked."""
         try:
+            if _is_gone(request):  # it may have waited long for its hold
+                call.is_client_gone = True
+                await call.end_unused("failed", "client_gone")
+                raise Denial("unavailable", "the client is gone")
             return await self._answer(request, call, outgoing)
         finally:
             # Reached with the call unended only when this handler is cancelled or breaks.
             call.end_cancelled("gateway_stopped")
 
     async def count(self, outgoing: Outgoing) -> web.Response:
-        """A count of tokens: free, so there is nothing to hold. Raises `Denial`."""
+        """A count of tokens: free, so there is nothing to hold, but only so many at once. Raises `Denial`."""
+        if self._n_counts >= MAX_COUNTS:
+            raise Denial("in_flight", "too many counts of tokens are under way")
+        self._n_counts += 1
         try:
             async with await self.ask(outgoing) as upstream:
                 if upstream.status in (401, 403):
@@ -90,6 +99,8 @@ class Forwarder:
                 return web.Response(status=upstream.status, body=_scrubbed(body, outgoing), headers=headers)
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             raise Denial("upstream_unreachable", f"the provider did not answer ({_told(error)})") from None
+        finally:
+            self._n_counts -= 1
 
     async def _answer(self, request: web.Request, call: OpenCall, outgoing: Outgoing) -> web.StreamResponse:
         try:

@@ -28,6 +28,7 @@ _REQUEST_PREFIXES = ("x-stainless-",)
 _RESPONSE = frozenset(
     (
         "content-type",
+        "content-encoding",
         "cache-control",
         "retry-after",
         "retry-after-ms",
