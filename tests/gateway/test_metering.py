@@ -223,3 +223,27 @@ async def test_an_upstream_that_is_silent_for_too_long_is_given_up() -> None:
         watch.touch()
         await given_up.wait()
         assert watch.is_expired
+
+
+async def test_a_client_that_left_while_it_waited_for_its_hold_is_not_asked_for(door: Door) -> None:
+    key = await door.mint(cap_nanos=round(0.05 * DOLLAR), max_in_flight=10)
+    gate = asyncio.Event()
+    door.provider.reply = Reply([b'{"usage":{"input_tokens":1,"output_tokens":1}}'], gates={0: gate})
+    headers = {"authorization": f"Bearer {key}", "key": ""}
+    body = {**MESSAGES, "stream": False}
+    first = asyncio.create_task(door.post("/v1/messages", body, **headers))
+    await eventually(lambda: bool(door.provider.hits))
+    second = asyncio.create_task(door.post("/v1/messages", body, **headers))
+    await rows_of(door, key, 2)
+    second.cancel()
+    with suppress(asyncio.CancelledError):
+        await second
+    gate.set()
+    assert (await first)[0] == 200
+    while (rows := await door.calls(key)) and rows[1].error_kind is None:
+        await asyncio.sleep(0.01)
+    assert [(call.status, call.error_kind) for call in await door.calls(key)] == [
+        ("measured", None),
+        ("failed", "client_gone"),
+    ]
+    assert len(door.provider.hits) == 1
