@@ -35,7 +35,10 @@ DOCKERFILES = {
 }
 ADD_USER = {
     "glibc": "RUN useradd --create-home dev && chown dev /app\nUSER dev\n",
-    "musl": "RUN adduser -D dev && chown dev /app\nUSER dev\n",
+    "musl": (
+        "RUN echo dev:x:1000:1000::/home/dev:/bin/sh >> /etc/passwd && mkdir -p /home/dev"
+        " && chown 1000:1000 /home/dev /app\nUSER dev\n"
+    ),
 }
 NAMES_OF_STDOUT = {
     "claude": "claude-code.txt",
