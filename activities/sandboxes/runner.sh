@@ -112,8 +112,9 @@ find_switch() {
         switch="$(command -v setpriv) --reuid $uid --regid $gid $groups"
     elif chroot --userspec="$uid:$gid" / true; then
         switch="$(command -v chroot) --userspec=$uid:$gid --skip-chdir /"
-    elif [ -n "$name" ] && su -m -s /bin/sh "$name" -c true; then
-        switch="$(command -v su) -m -s /bin/sh $name -c 'exec \"\$0\" \"\$@\"'"
+    elif [ -n "$name" ] && su -m -s /bin/sh -c true -- "$name"; then
+        # busybox's su takes the command's options for its own unless it is told where its own end.
+        switch="$(command -v su) -m -s /bin/sh -c 'exec \"\$0\" \"\$@\"' -- $name"
     else
         return 1
     fi

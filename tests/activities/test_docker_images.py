@@ -11,9 +11,12 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
+from activities.sandboxes import process
 from activities.sandboxes.docker import DockerProvider
 from activities.sandboxes.docker_context import context_files
 from activities.sandboxes.docker_engine import connect, docker_engine
+from activities.sandboxes.process import ProcessSpec
+from activities.sandboxes.process_poll import Chunk
 from domain.errors import ImageBuildFailed
 from tests.activities.box_conformance import Bench, sh
 from tests.activities.docker_bench import build_image, close_provider, image_request, open_provider
@@ -56,6 +59,15 @@ async def test_an_image_of_musl_and_busybox_runs_boxes(bench: Bench) -> None:
     before = await box.processes()
     await sh(box, "sleep 1000 >/dev/null 2>&1 &")
     assert await box.sweep([(each.pid, each.start_ticks) for each in before]) == 1
+
+
+async def test_a_user_of_such_an_image_runs_a_command_with_options_of_its_own(bench: Bench) -> None:
+    box = await bench.box()
+    await sh(box, "echo dev:x:1000:1000::/home/dev:/bin/sh >>/etc/passwd")
+    argv = ["sh", "-c", 'id -u; echo "$@"', "x", "--json", "-o"]
+    await process.start(box, ProcessSpec("agent", argv, user="dev", cwd="/"))
+    items = [item async for item in process.follow(box, "agent", {})]
+    assert b"".join(item.data for item in items if isinstance(item, Chunk)) == b"1000\n--json -o\n"
 
 
 async def test_equal_content_is_built_once_by_everybody(provider: DockerProvider, tmp_path: Path) -> None:
