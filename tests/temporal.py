@@ -19,11 +19,11 @@ def free_port() -> int:
 
 
 @contextmanager
-def running_temporal(namespace: str = "evolve") -> Iterator[str]:
-    """Start, wait until it answers, yield its address, stop."""
+def running_temporal(namespace: str = "evolve", *more: str) -> Iterator[str]:
+    """Start, with `more` options, wait until it answers, yield its address, stop."""
     port = free_port()
     command = [Path(sys.executable).parent / "temporal", "server", "start-dev", "--headless"]
-    options = ["--port", str(port), "--namespace", namespace, "--log-level", "error"]
+    options = ["--port", str(port), "--namespace", namespace, "--log-level", "error", *more]
     server = subprocess.Popen([*command, *options], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
         _wait_ready(port, server)

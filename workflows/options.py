@@ -63,6 +63,7 @@ class Pace:
 WAIT_FOR_ROOM = Pace(2, 10)
 WAIT_FOR_CAPACITY = Pace(5, 60)
 CAPACITY_BUDGET = timedelta(hours=1)  # of all waits of a trial for its provider
+WAITS_PER_RUN = 500  # for room, after which a trial continues as new: a wait writes about seven events
 REPORTS_PER_RUN = 500  # of a provider's breaker: a report is a signal, and a run takes 10,000 of them
 TRIALS_PER_RUN = 300  # settles after which the job continues as new: measured at about 360 kB of history
 

@@ -164,7 +164,8 @@ class TrialWorkflow:
                 return placement
             workflow.set_current_details(f"waiting for room: {placement.waiting_for}")
             await workflow.sleep(options.WAIT_FOR_ROOM.nth(n_asked))
-            if workflow.info().is_continue_as_new_suggested():
+            is_long = n_asked + 1 >= options.WAITS_PER_RUN
+            if is_long or workflow.info().is_continue_as_new_suggested():
                 self._continue_as_new()
         raise AssertionError("counting never ends")
 
