@@ -7,6 +7,7 @@ from store.agents import AgentRevision
 from store.budgets import OrganizationBudget, PlatformStop, UserCredits
 from store.datasets import Dataset, DatasetImport, DatasetTask, DatasetVersion, UploadSession
 from store.hosts import BoxLease, Host
+from store.incidents import Incident
 from store.installation import Installation
 from store.jobs import Intent, Job, JobEvent, JobGroup
 from store.keys import GatewayKey
@@ -28,6 +29,7 @@ __all__ = [
     "GatewayCall",
     "GatewayKey",
     "Host",
+    "Incident",
     "Installation",
     "Intent",
     "Job",
