@@ -142,13 +142,28 @@ _REFUSED: Mapping[str, Cause] = MappingProxyType(
         "unknown_model": Cause.MODEL_NOT_FOUND,
     }
 )
-_UPSTREAM: Mapping[str, Cause] = MappingProxyType(
+# By the status of the provider's answer, or by its own word where the failure came in a stream.
+_STATUS: Mapping[int, Cause] = MappingProxyType(
     {
-        "auth": Cause.AUTH,
-        "rate_limit": Cause.RATE_LIMIT,
-        "context_length": Cause.CONTEXT_LENGTH,
-        "safety_refusal": Cause.SAFETY_REFUSAL,
-        "not_found": Cause.MODEL_NOT_FOUND,
+        401: Cause.AUTH,
+        402: Cause.AUTH,  # the provider's account is empty: as much the operator's to mend as a bad key
+        403: Cause.AUTH,
+        404: Cause.MODEL_NOT_FOUND,
+        429: Cause.RATE_LIMIT,
+    }
+)
+_WORDS: Mapping[str, Cause] = MappingProxyType(
+    {
+        "authentication_error": Cause.AUTH,
+        "permission_error": Cause.AUTH,
+        "billing_error": Cause.AUTH,
+        "insufficient_quota": Cause.AUTH,
+        "not_found_error": Cause.MODEL_NOT_FOUND,
+        "rate_limit_error": Cause.RATE_LIMIT,
+        "rate_limit_exceeded": Cause.RATE_LIMIT,
+        "RESOURCE_EXHAUSTED": Cause.RATE_LIMIT,
+        "context_length_exceeded": Cause.CONTEXT_LENGTH,
+        "content_filter": Cause.SAFETY_REFUSAL,
     }
 )
 _SAID: Mapping[str, Cause] = MappingProxyType(
@@ -182,12 +197,10 @@ def _seen_by_gateway(model: ModelFacts) -> Cause | None:
         return _REFUSED.get(model.last_refusal)
     if model.last_error is None:
         return None
-    named = _UPSTREAM.get(model.last_error)
+    status = model.last_status
+    named = _WORDS.get(model.last_error) or _STATUS.get(status or 0)
     if named is not None:
         return named
-    status = model.last_status
-    if status == 429:
-        return Cause.RATE_LIMIT
     # A request that the provider found wrong is between agent and provider; silence or a 5xx is not.
     return None if status is not None and 400 <= status < 500 else Cause.MODEL_UNAVAILABLE
 

@@ -53,14 +53,18 @@ def test_a_refusal_for_money_ends_a_run_whatever_its_exit_code(refusal: str, cau
 @pytest.mark.parametrize(
     ("status", "error", "cause"),
     [
-        (401, "auth", Cause.AUTH),
-        (429, "rate_limit", Cause.RATE_LIMIT),
-        (400, "context_length", Cause.CONTEXT_LENGTH),
-        (400, "invalid_request", Cause.NON_ZERO_EXIT),
-        (500, "upstream_error", Cause.MODEL_UNAVAILABLE),
-        (529, "overloaded", Cause.MODEL_UNAVAILABLE),
+        # The words of gateway_calls.error_kind.
+        (401, "http_401", Cause.AUTH),
+        (402, "http_402", Cause.AUTH),
+        (429, "http_429", Cause.RATE_LIMIT),
+        (200, "rate_limit_error", Cause.RATE_LIMIT),
+        (200, "context_length_exceeded", Cause.CONTEXT_LENGTH),
+        (400, "http_400", Cause.NON_ZERO_EXIT),
+        (500, "http_500", Cause.MODEL_UNAVAILABLE),
+        (200, "overloaded_error", Cause.MODEL_UNAVAILABLE),
+        (200, "cut", Cause.MODEL_UNAVAILABLE),
         (None, "connect", Cause.MODEL_UNAVAILABLE),
-        (404, "not_found", Cause.MODEL_NOT_FOUND),
+        (404, "http_404", Cause.MODEL_NOT_FOUND),
     ],
 )
 def test_a_last_call_that_failed_is_the_cause_of_a_run_that_ended_badly(
@@ -71,12 +75,12 @@ def test_a_last_call_that_failed_is_the_cause_of_a_run_that_ended_badly(
 
 
 def test_a_harness_that_ends_with_0_on_a_failure_but_says_so_is_not_believed_to_have_finished():
-    calls = ModelFacts(n_calls=4, last_status=500, last_error="upstream_error")
+    calls = ModelFacts(n_calls=4, last_status=500, last_error="http_500")
     assert ended(calls=calls, exit_code=0, said="other") is Cause.MODEL_UNAVAILABLE
 
 
 def test_a_failure_that_the_agent_got_over_is_none():
-    calls = ModelFacts(n_calls=4, last_status=429, last_error="rate_limit")
+    calls = ModelFacts(n_calls=4, last_status=429, last_error="http_429")
     assert ended(calls=calls, exit_code=0) is Cause.FINISHED
 
 
