@@ -166,6 +166,8 @@ _WORDS: Mapping[str, Cause] = MappingProxyType(
         "content_filter": Cause.SAFETY_REFUSAL,
     }
 )
+# The agent went away itself (a deadline ends it in the middle of a call), or only the figures are missing.
+_NO_FAILURES = frozenset({"client_gone", "usage_missing"})
 _SAID: Mapping[str, Cause] = MappingProxyType(
     {"context_length": Cause.CONTEXT_LENGTH, "safety_refusal": Cause.SAFETY_REFUSAL}
 )
@@ -195,7 +197,7 @@ def _seen_by_gateway(model: ModelFacts) -> Cause | None:
     """What the last call came to, None when it went well."""
     if model.last_refusal is not None:
         return _REFUSED.get(model.last_refusal)
-    if model.last_error is None:
+    if model.last_error is None or model.last_error in _NO_FAILURES:
         return None
     status = model.last_status
     named = _WORDS.get(model.last_error) or _STATUS.get(status or 0)

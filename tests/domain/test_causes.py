@@ -79,6 +79,14 @@ def test_a_harness_that_ends_with_0_on_a_failure_but_says_so_is_not_believed_to_
     assert ended(calls=calls, exit_code=0, said="other") is Cause.MODEL_UNAVAILABLE
 
 
+def test_a_deadline_in_the_middle_of_a_call_is_a_deadline():
+    calls = ModelFacts(n_calls=4, last_status=200, last_error="client_gone")
+    assert ended(calls=calls, exit_code=None, is_timeout=True) is Cause.TIMEOUT
+    # An agent that asked in vain until its deadline is not judged for it.
+    calls = ModelFacts(n_calls=40, last_status=500, last_error="http_500")
+    assert ended(calls=calls, exit_code=None, is_timeout=True) is Cause.MODEL_UNAVAILABLE
+
+
 def test_a_failure_that_the_agent_got_over_is_none():
     calls = ModelFacts(n_calls=4, last_status=429, last_error="http_429")
     assert ended(calls=calls, exit_code=0) is Cause.FINISHED
