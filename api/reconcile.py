@@ -106,6 +106,8 @@ class Outbox:
             case IntentKind.START_IMPORT:
                 workflow_id = names.dataset_import_workflow_id(subject_id)
                 await _start(client, names.DATASET_IMPORT_WORKFLOW, workflow_id, {"import_id": subject_id})
+            case IntentKind.ORDER_BREAKER:
+                await _order_breaker(client, subject_id, intent["payload"]["order"])
             case IntentKind.BUILD_ARCHIVE:
                 await _build_archive(client, intent["payload"]["kind"], subject_id)
 
@@ -176,6 +178,22 @@ async def _signal_running(client: Client, workflow_id: str, signal: str, argumen
     except RPCError as error:
         if error.status is not RPCStatusCode.NOT_FOUND:
             raise
+
+
+async def _order_breaker(client: Client, provider: str, order: str) -> None:
+    """Signal a provider's breaker, which runs only while there is something to hear."""
+    workflow_id = names.provider_workflow_id(provider)
+    await client.start_workflow(
+        names.PROVIDER_WORKFLOW,
+        {"provider": provider},
+        id=workflow_id,
+        task_queue=names.QUEUE,
+        id_reuse_policy=WorkflowIDReusePolicy.ALLOW_DUPLICATE,
+        id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
+        start_signal=names.SIGNAL_ORDER_BREAKER,
+        start_signal_args=[order],
+        static_summary=workflow_id,
+    )
 
 
 async def _build_archive(client: Client, kind: str, subject_id: str) -> None:

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from cli import admin_money, store_side
+from cli import admin_money, admin_providers, store_side
 from cli.options import JsonFlag
 from cli.output import hint, print_json, print_table, say
 
@@ -22,6 +22,7 @@ app.add_typer(admin_money.provider_key_app, name="provider-key", help="Own keys 
 app.add_typer(admin_money.credits_app, name="credits", help="What a user may still spend.")
 app.add_typer(admin_money.budget_app, name="budget", help="What an organization may spend a month.")
 app.add_typer(admin_money.price_app, name="price", help="Prices of models that the packaged book lacks.")
+app.add_typer(admin_providers.app, name="providers", help="Whether sandbox providers make boxes.")
 app.command("platform-stop")(admin_money.platform_stop)
 app.command("spend")(admin_money.spend)
 

@@ -41,6 +41,17 @@ class KeyRow:
 
 
 @dataclass(frozen=True)
+class ProviderRow:
+    """How a provider's breaker stands. `is_held`: an operator opened it, and it is not probed."""
+
+    provider: str
+    state: str
+    since: datetime | None
+    is_held: bool
+    reason: str | None
+
+
+@dataclass(frozen=True)
 class NewKey:
     """`secret` cannot be read again."""
 
@@ -160,6 +171,37 @@ async def cancel_all_jobs(told: Callable[[str], None]) -> None:
                     told(f"waiting for the end of {count} cancelled job{'s' if count > 1 else ''}")
                     said = count
                 await asyncio.sleep(CANCEL_POLL_SEC)
+    finally:
+        await db.close()
+
+
+async def list_providers() -> list[ProviderRow]:
+    """Every provider whose boxes ever failed to be made, and how its breaker stands."""
+    from store.database import Database
+    from store.provider_health import list_health
+
+    db = Database(database_url())
+    try:
+        with naming_the_database():
+            rows = await list_health(db)
+    finally:
+        await db.close()
+    return [
+        ProviderRow(row["provider"], row["state"], row["since"], row["is_held"], row["reason"])
+        for row in rows
+    ]
+
+
+async def order_provider(provider: str, order: str) -> None:
+    """Ask a provider's breaker to `open` or `close`; the API's outbox delivers it."""
+    from store.database import Database
+    from store.intents import IntentKind, add_intent
+
+    db = Database(database_url())
+    try:
+        with naming_the_database():
+            async with db.transaction() as connection:
+                await add_intent(connection, IntentKind.ORDER_BREAKER, provider, {"order": order})
     finally:
         await db.close()
 

@@ -18,7 +18,10 @@ from cli.cells import (
     is_base_image_replaced,
     judge_money,
     member,
+    members,
     money,
+    number,
+    one_line,
     reward,
     text,
     tokens,
@@ -67,6 +70,7 @@ def trial_facts(trial: Json) -> list[tuple[str, str]]:
         ("attempt", text(trial.get("attempt"))),
         ("status", text(trial.get("status"))),
         ("phase", text(trial.get("attempt_phase"))),
+        *_waiting(trial),
         ("reward", reward(trial.get("reward"))),
         *_named_rewards(trial),
         ("tokens", tokens(member(trial, "agent_result"))),
@@ -78,6 +82,7 @@ def trial_facts(trial: Json) -> list[tuple[str, str]]:
         ("base image", "replaced by this machine's files" if is_base_image_replaced(trial) else UNKNOWN),
         ("sandbox", text(trial.get("sandbox_id"))),
         ("retries", text(trial.get("n_retries") or None)),
+        *(_retired(attempt) for attempt in members(trial.get("retries"))),
         ("started", text(trial.get("started_at"))),
         ("took", elapsed(trial.get("started_at"), trial.get("finished_at"))),
         *((f"  {phase}", _window(trial, phase)) for phase in _PHASES),
@@ -88,6 +93,26 @@ def trial_facts(trial: Json) -> list[tuple[str, str]]:
     ]
 
 
+def _waiting(trial: Json) -> Iterator[tuple[str, str]]:
+    """What the trial waits for and since when, or how long its provider kept it waiting."""
+    wait = member(trial, "x_capacity_wait")
+    if wait and wait.get("until") is None and trial.get("finished_at") is None:
+        yield "waiting for", f"{text(wait.get('waiting_for'))} since {text(wait.get('since'))}"
+    elif wait.get("n_refusals"):
+        seconds = number(wait.get("waited_sec")) or 0.0
+        yield "waited", f"{seconds:.0f} s for capacity, refused {text(wait.get('n_refusals'))} times"
+
+
+def _retired(attempt: Json) -> tuple[str, str]:
+    """An earlier attempt number: why it failed, what it cost, when it ended."""
+    exception = member(attempt, "exception_info")
+    why = one_line(text(exception.get("exception_message")))[:MESSAGE_CHARS]
+    spent, settled_at = money(attempt.get("cost_usd")), text(attempt.get("settled_at"))
+    facts = (text(exception.get("exception_type")), why, spent, settled_at)
+    return f"  attempt {text(attempt.get('attempt_number'))}", "  ".join(facts)
+
+
+MESSAGE_CHARS = 80
 _PHASES = ("environment_setup", "agent_setup", "agent_execution", "verifier")
 
 

@@ -14,6 +14,7 @@ class IntentKind(StrEnum):
     STOP_TRIALS = "trial.stop"
     START_IMPORT = "import.start"
     BUILD_ARCHIVE = "archive.build"
+    ORDER_BREAKER = "provider.order"
 
 
 _NEXT = """

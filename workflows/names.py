@@ -25,6 +25,7 @@ QUERY_PROGRESS = "progress"
 # Of ProviderWorkflow; activities too start and signal it.
 SIGNAL_CREATE_ENDED = signatures.SIGNAL_CREATE_ENDED
 UPDATE_SET_BREAKER = "set_breaker"  # argument: "open" or "close"
+SIGNAL_ORDER_BREAKER = "order_breaker"  # the same, by who does not wait for the answer
 QUERY_BREAKER = "breaker"
 
 DATA_CONVERTER = pydantic_data_converter

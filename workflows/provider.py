@@ -37,6 +37,11 @@ class ProviderWorkflow:
     def create_ended(self, report: ProviderReport) -> None:
         self._reports.append(report)
 
+    @workflow.signal(name=names.SIGNAL_ORDER_BREAKER)
+    def order_breaker(self, order: Order) -> None:
+        """As `set_breaker`, for an intent that is delivered also while no worker is there to answer."""
+        self._orders.append(order)
+
     @workflow.update(name=names.UPDATE_SET_BREAKER)
     async def set_breaker(self, order: Order) -> Breaker:
         """`open`: dispatch pauses until `close`. Answers once dispatch can see it."""
