@@ -78,7 +78,9 @@ class AttemptSpend(BaseModel):
 
 
 _SPEND = """
-WITH k AS (SELECT id FROM gateway_keys WHERE trial_id = $1 AND attempt_number = $2 AND role = $3),
+WITH k AS (
+  SELECT id FROM gateway_keys
+  WHERE trial_id = $1 AND attempt_number = $2 AND role = $3 AND ($4::text IS NULL OR step = $4)),
 r AS (
   SELECT max(c.started_at) AS at FROM gateway_calls c JOIN k ON k.id = c.key_id WHERE c.status = 'refused')
 SELECT
@@ -110,10 +112,12 @@ WHERE k.trial_id = $1 AND k.attempt_number = $2 ORDER BY c.started_at, c.id
 _USAGE_COLUMNS = tuple(CallUsage.model_fields)
 
 
-async def attempt_spend(db: Database, trial_id: str, attempt_number: int, role: KeyRole) -> AttemptSpend:
-    """The sums of one attempt number and role, all steps together; zeros when it made no call."""
+async def attempt_spend(
+    db: Database, trial_id: str, attempt_number: int, role: KeyRole, step: str | None = None
+) -> AttemptSpend:
+    """The sums of one attempt number and role, of one step or all together; zeros when it made no call."""
     pool = await db.pool()
-    row = dict(await pool.fetchrow(_SPEND, trial_id, attempt_number, role))
+    row = dict(await pool.fetchrow(_SPEND, trial_id, attempt_number, role, step))
     refusals: list[RefusalKind] = row.pop("refusals")
     return AttemptSpend(
         **{name: row[name] for name in AttemptSpend.model_fields if name in row},

@@ -21,12 +21,16 @@ PHASE_RANK = {
     AttemptPhase.INSTALL: 2,
     AttemptPhase.AGENT: 3,
     AttemptPhase.VERIFY: 4,
-    AttemptPhase.PERSIST: 5,
+    AttemptPhase.PERSIST: 9_998,
 }
 """Each activity's place in the life of an attempt."""
 
-LAST_RESORT_RANK = 6
-RANKS_OF_A_TURN = 10
+# A step of a multi-step task goes through these phases, one step after another.
+FIRST_STEP_RANK = 10
+STEP_RANK = {AttemptPhase.INSTALL: 0, AttemptPhase.AGENT: 1, AttemptPhase.VERIFY: 2}
+
+LAST_RESORT_RANK = 9_999
+RANKS_OF_A_TURN = 10_000
 
 
 _TAKE = """
@@ -44,7 +48,7 @@ class Fenced(EvolveError):
 
 @dataclass(frozen=True)
 class Fence:
-    """The writer: one try of one phase of one turn of one attempt number."""
+    """The writer: one try of one phase of one step of one turn of one attempt number."""
 
     job_id: str
     trial_id: str
@@ -55,11 +59,20 @@ class Fence:
     """A settle without the box, after the tries that could not end it."""
     turn: int = 0
     """A wait for capacity goes back to an earlier phase; its turn outranks every phase of the one before."""
+    step: int | None = None
+    """The position of a multi-step task's step; None is what the attempt does as a whole."""
 
     @property
     def rank(self) -> int:
-        rank = LAST_RESORT_RANK if self.is_last_resort else PHASE_RANK[self.phase]
-        return self.turn * RANKS_OF_A_TURN + rank
+        return self.turn * RANKS_OF_A_TURN + self._rank_in_turn
+
+    @property
+    def _rank_in_turn(self) -> int:
+        if self.is_last_resort:
+            return LAST_RESORT_RANK
+        if self.step is None or self.phase not in STEP_RANK:
+            return PHASE_RANK[self.phase]
+        return FIRST_STEP_RANK + self.step * len(STEP_RANK) + STEP_RANK[self.phase]
 
 
 async def lock_trial(connection: Any, fence: Fence) -> Any:

@@ -78,7 +78,10 @@ class GrantedModel(BaseModel):
 
 
 class KeyPlan(BaseModel):
-    """What a key is to be. `step` is empty for an attempt without steps."""
+    """What a key is to be. `step` is empty for an attempt without steps.
+
+    `cap_nanos` is the attempt's for the role: keys of its steps share it.
+    """
 
     model_config = ConfigDict(frozen=True)
 
@@ -141,11 +144,15 @@ class KeyRevoked(EvolveError):
     code = "key_revoked"
 
 
-# Minted again by a later try of the same phase: it may live longer, and is otherwise as it was.
+# Minted again by a later try of the same phase: it may live longer, and is otherwise as it was. The cap is
+# the attempt's: what the keys of earlier steps have spent, or may still, is off it. They are revoked by then.
 _MINT = """
 INSERT INTO gateway_keys (id, role, job_id, trial_id, attempt_number, step, owner_user_id, org_id, models,
                           cap_nanos, max_in_flight, expires_at, spent_nanos, held_nanos, n_open, created_at)
-VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, 0, 0, 0, now())
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, greatest(0, $10::bigint - (
+          SELECT coalesce(sum(spent_nanos + held_nanos), 0)::bigint FROM gateway_keys
+          WHERE trial_id = $4::varchar AND attempt_number = $5 AND role = $2::varchar AND id <> $1::varchar)),
+        $11, $12, 0, 0, 0, now())
 ON CONFLICT (id) DO UPDATE SET expires_at = greatest(gateway_keys.expires_at, excluded.expires_at)
 WHERE gateway_keys.revoked_at IS NULL
 RETURNING id

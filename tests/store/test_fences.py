@@ -69,6 +69,26 @@ async def test_a_follower_that_was_overtaken_stores_and_confirms_nothing(trial: 
     assert await read_stream(trial.db, trial.trial_id, 1, STREAM) == b"one "
 
 
+async def test_a_later_step_outranks_all_of_an_earlier_one(trial: RunningTrial) -> None:
+    """In the order of a multi-step attempt's life, each of many tries."""
+    life = [
+        trial.fence(AttemptPhase.INSTALL, 9),
+        *(
+            replace(trial.fence(phase, 9), step=step)
+            for step in (0, 1, 999)
+            for phase in (AttemptPhase.INSTALL, AttemptPhase.AGENT, AttemptPhase.VERIFY)
+        ),
+        trial.fence(AttemptPhase.PERSIST, 9),
+        replace(trial.fence(AttemptPhase.PERSIST, 1), is_last_resort=True),
+        replace(trial.fence(AttemptPhase.PREPARE, 1), turn=1),
+    ]
+    ranks = [fence.rank for fence in life]
+    assert ranks == sorted(set(ranks))
+    await record.enter_phase(trial.db, replace(life[5], try_number=1))
+    with pytest.raises(Fenced):
+        await record.enter_phase(trial.db, life[3])
+
+
 async def test_files_are_kept_by_the_last_try_alone(trial: RunningTrial) -> None:
     await record.enter_phase(trial.db, trial.fence(AttemptPhase.PERSIST, 2))
     file = TrialFile(

@@ -203,6 +203,31 @@ async def test_an_attempt_is_summed_over_its_calls(db: Database) -> None:
     )  # fmt: skip
 
 
+async def test_steps_share_the_attempts_cap_and_are_told_apart(db: Database) -> None:
+    first = await minted(db, step="one")
+    spent, held = await admitted(db, first, 400), await admitted(db, first, 250)
+    await settle_call(db, spent.call_id, measured(300, output_tokens=3))
+    await revoke_keys(db, first.trial_id, 1, "agent")
+    second = await minted(db, step="two", trial_id=first.trial_id)
+    assert (await refused(db, second, 451)).kind == "own_cap"
+    await admitted(db, second, 450)
+    third = await minted(db, step="three", trial_id=first.trial_id)
+    assert (await refused(db, third, 1)).kind == "own_cap"
+    await settle_call(db, held.call_id, measured(10, output_tokens=1))
+    spends = [await attempt_spend(db, first.trial_id, 1, "agent", step) for step in ("one", "two", None)]
+    assert [spend.measured_nanos for spend in spends] == [310, 0, 310]
+    assert [spend.usage.output_tokens for spend in spends] == [4, 0, 4]
+
+
+async def test_minting_a_steps_key_again_leaves_its_cap(db: Database) -> None:
+    plan = await minted(db, step="one")
+    call = await admitted(db, plan, 600)
+    await settle_call(db, call.call_id, measured(600))
+    await minted(db, step="one", trial_id=plan.trial_id)
+    assert (await refused(db, plan, 401)).kind == "own_cap"
+    await admitted(db, plan, 400)
+
+
 async def test_the_source_says_how_far_the_spend_is_known(db: Database) -> None:
     plan = await minted(db)
     sources = [(await attempt_spend(db, plan.trial_id, 1, "agent")).source]
