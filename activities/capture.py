@@ -126,12 +126,20 @@ class Capture:
                 is_cut = await spool(box.get_tar(source), archive, TREE_MAX_BYTES)
             except FileNotFoundError:
                 return
-            members = tree_members(archive, scratch / "content", self._mask, wanted, is_cut=is_cut)
-            while (member := await asyncio.to_thread(next, members, None)) is not None:
-                yield await self._entry(member, target)
+            async for entry in self.archive(archive, target, wanted, is_cut=is_cut):
+                yield entry
         if is_cut:
             cut = TreeMember("", 0, "cut")
             yield Entry(cut, reason=f"what came after {TREE_MAX_BYTES} bytes was left out")
+
+    async def archive(
+        self, archive: Path, target: str, wanted: Wanted, *, is_cut: bool
+    ) -> AsyncIterator[Entry]:
+        """Keep what is `wanted` of a tar on this host's disk, entry by entry."""
+        async with _scratch() as scratch:
+            members = tree_members(archive, scratch / "content", self._mask, wanted, is_cut=is_cut)
+            while (member := await asyncio.to_thread(next, members, None)) is not None:
+                yield await self._entry(member, target)
 
     async def _entry(self, member: TreeMember, target: str) -> Entry:
         if member.content is None:
@@ -139,10 +147,14 @@ class Capture:
         path = f"{target}/{member.name}" if member.name else target
         return Entry(member, await self._put(path, member.content, 0o755 if member.mode & 0o111 else 0o644))
 
+    async def keep_logs(self, box: Box) -> None:
+        """What an agent wrote where logs belong."""
+        await self.keep_tree(box, "/logs/agent", "agent")
+
     async def keep_box(self, box: Box) -> None:
         """Everything that a box holds of interest. A box that is gone keeps its secrets."""
         try:
-            await self.keep_tree(box, "/logs/agent", "agent")
+            await self.keep_logs(box)
             await self.keep_tree(box, "/logs/verifier", "verifier")
             await self.keep_tree(box, ARTIFACTS_DIR, f"artifacts{ARTIFACTS_DIR}")
             for artifact in self.context.task.artifacts:

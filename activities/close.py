@@ -10,16 +10,17 @@ import structlog
 from temporalio import activity
 
 from activities.agent import STREAMS as AGENT_STREAMS
+from activities.attempt_boxes import end_boxes, keep_verifiers_box
 from activities.capture import Capture
 from activities.failures import current_phase, is_transient
 from activities.heartbeats import heartbeats
 from activities.home_capture import keep_home
 from activities.masks import key_secrets
 from activities.metering import final_spend, lane_of, usage_reading
-from activities.sandboxes.base import Box, SandboxProvider
+from activities.sandboxes.base import Box
 from activities.signatures import CLOSE_TRIAL, SETTLE_TRIAL, CloseInput, Settled
 from activities.traces.keep import keep_trace
-from activities.trial_context import Hands, box_tag, fence_of
+from activities.trial_context import Hands, fence_of
 from activities.verifier import STREAMS as VERIFIER_STREAMS
 from domain.causes import Cause
 from domain.errors import EvolveError, ProviderUnreachable, SandboxDeath
@@ -40,7 +41,6 @@ from domain.vocabulary import AttemptPhase, TrialStatus
 from store.attempt_spend import attempt_spend
 from store.database import now
 from store.fences import Fence, Fenced
-from store.hosts import mark_ending, mark_gone, release_room
 from store.keys import KeyRole, has_key, revoke_keys
 from store.record import enter_phase
 from store.settle import Settlement, retired, settle
@@ -78,7 +78,7 @@ class CloseTrial:
                 self._hands.db, self._hands.secret, close.trial_id, close.attempt_number
             )
             end, members = await self._keep(close, Capture(self._hands, context, fence, secrets), end)
-        await self._end_box(close)
+        await end_boxes(self._hands, close)
         return await self._settle(close, fence, end, members)
 
     @activity.defn(name=SETTLE_TRIAL.name)
@@ -202,6 +202,7 @@ class CloseTrial:
                     await box.sweep(())
             await capture.keep_box(box)
             await keep_home(capture, box, close.harness.home)
+        await keep_verifiers_box(self._hands, close, capture)
         await capture.keep_stream(AGENT_STREAMS["out"], f"agent/{capture.context.harness.stdout_file}")
         await capture.keep_stream(AGENT_STREAMS["err"], "agent/stderr.log")
         output = await capture.keep_stream(VERIFIER_STREAMS["out"], "verifier/test-stdout.txt")
@@ -219,24 +220,6 @@ class CloseTrial:
             return await self._hands.provider(close.provider).attach(close.box_id)
         except SandboxDeath:
             return None
-
-    async def _end_box(self, close: CloseInput) -> None:
-        """Destroy the attempt's box, also one whose creation never answered: it is found by its tag."""
-        if not close.provider:
-            # Placed, and the worker died before it could say where: nothing was made yet.
-            await release_room(self._hands.db, box_tag(self._hands.installation_id, close).name)
-            return
-        provider = self._hands.provider(close.provider)
-        name = box_tag(self._hands.installation_id, close).name
-        await mark_ending(self._hands.db, name)
-        box_ids = [close.box_id] if close.box_id else await self._find(provider, name)
-        for box_id in box_ids:
-            await provider.destroy(box_id)
-        await mark_gone(self._hands.db, name)
-
-    async def _find(self, provider: SandboxProvider, name: str) -> list[str]:
-        found = await provider.list(self._hands.installation_id)
-        return [listing.box_id for listing in found if listing.tag.name == name]
 
 
 def _ended_attempt(close: CloseInput, status: TrialStatus, names: tuple[str, ...]) -> EndedAttempt:

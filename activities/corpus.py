@@ -80,10 +80,14 @@ def _read_task(
 
 
 def _parse(name: str, own: dict[str, Path]) -> Task:
+    def text_of(path: str) -> bytes | None:
+        return own[path].read_bytes() if path in own else None
+
     known = TaskFiles(
         paths=frozenset(own),
-        instruction=own["instruction.md"].read_bytes() if "instruction.md" in own else None,
-        dockerfile=own["environment/Dockerfile"].read_bytes() if "environment/Dockerfile" in own else None,
+        instruction=text_of("instruction.md"),
+        dockerfile=text_of("environment/Dockerfile"),
+        tests_dockerfile=text_of("tests/Dockerfile"),
     )
     return parse_task(name, own["task.toml"].read_bytes(), known)
 

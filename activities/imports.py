@@ -26,9 +26,11 @@ from activities.signatures import (
     TaskToBuild,
 )
 from activities.trial_context import Hands, StoredTask
+from activities.verifier_image import ensure_verifier_image
 from domain.errors import ArchiveError, BaseImageUnavailable, EvolveError, ImageBuildFailed, TaskError
 from domain.support import verdicts
 from domain.tasks import Task
+from domain.verifier_place import verifier_place
 from domain.vocabulary import (
     DatasetImportPhase,
     DatasetVersionState,
@@ -210,7 +212,19 @@ class Imports:
             context_digest=stored.image_digest,
             build_timeout_sec=timeout_sec,
         )
-        return await self._hands.provider(provider).ensure_image(request)
+        sandboxes = self._hands.provider(provider)
+        image = await sandboxes.ensure_image(request)
+        if stored.task.verifier_mode == "separate":
+            place = verifier_place(stored.task)
+            if not place.is_tasks_image:
+                await ensure_verifier_image(self._hands, stored, sandboxes, place.build_timeout_sec)
+            elif image.starts_service:
+                raise TaskError(
+                    "[verifier].environment_mode: the image's ENTRYPOINT starts a service, which a separate "
+                    "verifier of the same image would start again: verify in shared mode, or give the "
+                    "verifier its own tests/Dockerfile"
+                )
+        return image
 
     @activity.defn(name=FAIL_IMPORT.name)
     async def fail(self, problem: ImportProblem) -> ImportEnd:

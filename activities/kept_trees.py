@@ -68,13 +68,17 @@ def tree_members(
     that was cut, the entry that stands at its end is left out. A further name of a file is a file.
     """
     files: dict[str, tarfile.TarInfo] = {}
+    is_tree: bool | None = None
     with tarfile.open(archive) as tar:
         try:
             for member in tar:
+                # A folder's tar begins with itself; a file's has the file alone, by its last name.
+                is_tree = member.isdir() if is_tree is None else is_tree
+                name = _name(member) if is_tree else ""
                 if member.isreg():
                     files[member.name] = member
-                if not member.isdir() and wanted(_name(member)):
-                    yield _member(tar, member, files, (scratch, mask))
+                if not member.isdir() and wanted(name):
+                    yield _member(tar, member, files, (scratch, mask), name)
                     scratch.unlink(missing_ok=True)
         except tarfile.ReadError:
             if not is_cut:
@@ -117,8 +121,9 @@ def _member(
     member: tarfile.TarInfo,
     files: Mapping[str, tarfile.TarInfo],
     into: tuple[Path, SecretMask],
+    name: str,
 ) -> TreeMember:
-    name, mode = _name(member), member.mode & 0o7777
+    mode = member.mode & 0o7777
     if ".." in name.split("/"):
         return TreeMember(name, mode, "a name that leads out of the tree")
     # A link is looked up among the files before it, never followed: links may form circles.

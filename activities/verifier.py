@@ -1,25 +1,33 @@
-"""The verify phase in shared mode: the tests arrive when the agent is over, run once, are read once."""
+"""The verify phase: the tests arrive when the agent is over, run once, are read once.
+
+In shared mode they run in the agent's own box; else see `separate_verifier`.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from uuid import uuid4
 
 from temporalio import activity
 
 from activities.archives import tar_of_tree
+from activities.artifacts import ArtifactsTooLarge
 from activities.following import Followed, follow_into_store
+from activities.handover import hand_over
 from activities.heartbeats import heartbeats
 from activities.judge import mint_judge_env, revoke_judge_key
 from activities.open_box import Windows, enter
 from activities.sandboxes import process
 from activities.sandboxes.base import Box
 from activities.sandboxes.process import ProcessSpec, Stream
+from activities.separate_verifier import SeparateVerifier, pre_artifacts_script
 from activities.signatures import RUN_VERIFIER, VerifierEnd, VerifierInput
 from activities.trial_context import Hands, TrialContext, fence_of
 from domain.errors import EvolveError
 from domain.events import TrialName, trial_scoring
 from domain.rewards import REWARD_FILE_MAX_BYTES, Reward, RewardFailure, read_reward
-from domain.tasks import resolve_env
+from domain.tasks import EnvValue, resolve_env
+from domain.verifier_place import verifier_place
 from domain.vocabulary import AttemptPhase, TrialStatus
 from store.database import now
 from store.record import PhaseChange
@@ -28,18 +36,22 @@ PROCESS = "verifier"
 STREAMS: dict[Stream, str] = {"out": "verifier/stdout"}
 TESTS_DIR = "/tests"
 LOGS_DIR = "/logs/verifier"
+
+
 # $1 holds the tests. The verifier's directory is made fresh, root's alone, so that nothing the agent left
 # there is read. Done once: a worker that was frozen before this must not do it to a verifier that runs.
-LAY_OUT = (
-    process.only_before(
-        PROCESS,
-        # An agent may have left a file, or a link, where the folder of the logs belongs.
-        f"{{ [ -d /logs ] && [ ! -L /logs ]; }} || rm -rf /logs; "
-        f'rm -rf {TESTS_DIR} {LOGS_DIR} && mv "$1" {TESTS_DIR}'
-        f" && mkdir -p /logs/artifacts && mkdir -m 700 {LOGS_DIR}",
+def _once(lay_tests: str) -> str:
+    # An agent may have left a file, or a link, where the folder of the logs belongs.
+    script = (
+        f"{{ [ -d /logs ] && [ ! -L /logs ]; }} || rm -rf /logs; rm -rf {LOGS_DIR} && {lay_tests}"
+        f" && mkdir -p /logs/artifacts && mkdir -m 700 {LOGS_DIR}"
     )
-    + ' || exit; rm -rf "$1"'
-)
+    return process.only_before(PROCESS, script) + ' || exit; rm -rf "$1"'
+
+
+LAY_OUT = _once(f'rm -rf {TESTS_DIR} && mv "$1" {TESTS_DIR}')
+# An image of the verifier's own may hold more of the tests than the task does: they lie beside each other.
+LAY_OUT_FRESH = _once(f'mkdir -p {TESTS_DIR} && cp -a "$1"/. {TESTS_DIR}/')
 # One stream, in the order it was written; by bash, since most real ones are not executable, and by sh
 # where an image has no bash.
 SCRIPT = (
@@ -71,46 +83,80 @@ class RunVerifier:
             )
             change = PhaseChange(status=TrialStatus.SCORING, event=trial_scoring(name))
             await enter(self._hands, attempt, AttemptPhase.VERIFY, change)
-            box = await self._hands.provider(attempt.provider).attach(attempt.box_id)
-            windows, started_at = Windows(), now()
-            if await process.status(box, PROCESS) is None:
-                try:
-                    await self._lay_out(context, box)
-                except BoxUnfit as unfit:
-                    return VerifierEnd(problem=unfit.message)
-                started_at = windows.close("shared_verify_setup", started_at)
-                await process.start(box, await self._spec(context, box, attempt.timeout_sec))
-            fence = fence_of(attempt, AttemptPhase.VERIFY)
-            status = await follow_into_store(self._hands.db, box, fence, Followed(PROCESS, STREAMS))
-            windows.close("verifier", status.started_at or started_at)
-            await revoke_judge_key(self._hands, context)
-            reading = await read_reward_files(box)
-            if isinstance(reading, Reward):
-                windows.members["verifier_result"] = {"rewards": reading.rewards}
-            await enter(self._hands, attempt, AttemptPhase.VERIFY, PhaseChange(members=windows.members))
+            windows = Windows()
+            try:
+                box = await self._box_with_tests(context, attempt, windows)
+            except (BoxUnfit, ArtifactsTooLarge) as fault:
+                return VerifierEnd(problem=fault.message)
+            return await self._follow(context, attempt, box, windows)
+
+    async def _box_with_tests(self, context: TrialContext, attempt: VerifierInput, windows: Windows) -> Box:
+        """The box in which the tests run, or ran already."""
+        if context.task.verifier_mode == "separate":
+            return await self._in_a_box_of_its_own(context, attempt, windows)
+        started_at = now()
+        box = await self._hands.provider(attempt.provider).attach(attempt.box_id)
+        if await process.status(box, PROCESS) is None:
+            script = await pre_artifacts_script(self._hands, context)
+            problems = await hand_over(context, box, attempt.harness.user, script)
+            if problems:
+                windows.members["x_handover"] = {"problems": problems}
+            await self._lay_out(context, box, LAY_OUT)
+            windows.close("shared_verify_setup", started_at)
+            await process.start(box, await self._spec(context, box, attempt.timeout_sec, context.task.env))
+        return box
+
+    async def _in_a_box_of_its_own(
+        self, context: TrialContext, attempt: VerifierInput, windows: Windows
+    ) -> Box:
+        separate = SeparateVerifier(self._hands, context, attempt)
+        inputs = await separate.recorded()
+        box = await separate.open(windows)
+        if await process.status(box, PROCESS) is None:
+            await separate.furnish(box, inputs)
+            await self._lay_out(context, box, LAY_OUT_FRESH)
+            env = verifier_place(context.task).env
+            await process.start(box, await self._spec(context, box, attempt.timeout_sec, env))
+        return box
+
+    async def _follow(
+        self, context: TrialContext, attempt: VerifierInput, box: Box, windows: Windows
+    ) -> VerifierEnd:
+        """The verifier's output and end, and the reward that it left."""
+        started_at = now()
+        fence = fence_of(attempt, AttemptPhase.VERIFY)
+        status = await follow_into_store(self._hands.db, box, fence, Followed(PROCESS, STREAMS))
+        windows.close("verifier", status.started_at or started_at)
+        await revoke_judge_key(self._hands, context)
+        reading = await read_reward_files(box)
+        if isinstance(reading, Reward):
+            windows.members["verifier_result"] = {"rewards": reading.rewards}
+        await enter(self._hands, attempt, AttemptPhase.VERIFY, PhaseChange(members=windows.members))
         return VerifierEnd(
             exit_code=status.exit_code,
             is_timeout=status.is_deadline,
             problem=reading.message if isinstance(reading, RewardFailure) else None,
         )
 
-    async def _lay_out(self, context: TrialContext, box: Box) -> None:
+    async def _lay_out(self, context: TrialContext, box: Box, script: str) -> None:
         staged = f"{TESTS_DIR}.{uuid4().hex}"
         task_dir = await self._hands.task_dir(context.stored)
         await box.put_tar(staged, tar_of_tree(task_dir / "tests"))
-        result = await box.run(["sh", "-c", LAY_OUT, "lay-out", staged])
+        result = await box.run(["sh", "-c", script, "lay-out", staged])
         if result.exit_code != 0:
             said = result.stderr.decode(errors="replace").strip()
             raise BoxUnfit(f"the agent left the box unfit for its verifier: {said}")
 
-    async def _spec(self, context: TrialContext, box: Box, timeout_sec: float) -> ProcessSpec:
+    async def _spec(
+        self, context: TrialContext, box: Box, timeout_sec: float, env: Mapping[str, EnvValue]
+    ) -> ProcessSpec:
         return ProcessSpec(
             name=PROCESS,
             argv=("sh", "-c", SCRIPT),
             user=None,
             cwd=box.workdir,
             env={
-                **resolve_env(context.task.env),
+                **resolve_env(env),
                 **resolve_env(context.task.verifier_env),
                 **await mint_judge_env(self._hands, context),
                 **context.plan.verifier_env,

@@ -14,7 +14,9 @@ from pydantic import BaseModel, ConfigDict
 from domain.errors import TaskError
 from domain.judges import needs_secret
 from domain.providers import PROVIDERS, ProviderCapabilities
+from domain.task_config import EnvironmentConfig
 from domain.tasks import EnvValue, Task
+from domain.verifier_place import verifier_place
 from domain.vocabulary import SandboxProvider
 
 __all__ = ["NOT_YET", "ProviderVerdict", "refuse_unrunnable", "unsupported_keys", "verdict", "verdicts"]
@@ -30,6 +32,9 @@ class ProviderVerdict(BaseModel):
     degrades_to: str | None = None
 
 
+MAIN_SERVICE = "main"
+
+
 @dataclass(frozen=True)
 class NotYet:
     """A declaration this release does not honour: the key as authors write it, and when it is declared."""
@@ -42,12 +47,15 @@ class NotYet:
 NOT_YET: tuple[NotYet, ...] = (
     NotYet("[[steps]]", "multi-step tasks are not supported yet", lambda task: bool(task.step_names)),
     NotYet(
-        "[verifier].environment_mode",
-        "a separate verifier is not supported yet",
-        lambda task: task.verifier_mode == "separate",
+        "[[verifier.collect]].service",
+        "multi-container tasks are not supported yet",
+        lambda task: any(hook.service != MAIN_SERVICE for hook in task.collect),
     ),
-    NotYet("[[verifier.collect]]", "collection hooks are not supported yet", lambda task: bool(task.collect)),
-    NotYet("pre_artifacts.sh", "the script is not run yet", lambda task: task.has_pre_artifacts),
+    NotYet(
+        "artifacts.service",
+        "multi-container tasks are not supported yet",
+        lambda task: any(each.service not in (None, MAIN_SERVICE) for each in task.artifacts),
+    ),
     NotYet(
         "[environment].network_mode",
         "allowlist is not supported yet",
@@ -57,6 +65,21 @@ NOT_YET: tuple[NotYet, ...] = (
         "[agent].network_mode",
         "a network that differs from [environment]'s is not supported yet",
         lambda task: task.agent_network != task.network,
+    ),
+    NotYet(
+        "[verifier].network_mode",
+        "allowlist is not supported yet",
+        lambda task: task.verifier_mode == "separate" and task.verifier_network.mode == "allowlist",
+    ),
+    NotYet(
+        "[verifier.environment]",
+        "only its image, sizes, network, env, workdir and healthcheck are supported",
+        lambda task: _asks_for_more(task.verifier_environment),
+    ),
+    NotYet(
+        "[verifier.environment.env]",
+        "a ${VAR} template without a default needs secrets, which are not supported yet",
+        lambda task: _has_open_template(task.verifier_environment_env),
     ),
     NotYet("[environment].gpus", "GPUs are not supported yet", lambda task: task.gpus > 0),
     NotYet("[environment.tpu]", "TPUs are not supported", lambda task: task.tpu is not None),
@@ -116,15 +139,25 @@ def refuse_unrunnable(task: Task, table: Mapping[SandboxProvider, ProviderCapabi
         raise TaskError(f"no provider can run this task: {told}", code="provider_unsupported")
 
 
+def _asks_for_more(own: EnvironmentConfig | None) -> bool:
+    """Whether a verifier's environment declares what only an agent's can have, or nobody's yet."""
+    if own is None:
+        return False
+    return bool(own.gpus or own.tpu or own.mcp_servers or own.skills_dir or own.os != "linux")
+
+
 def _has_open_template(env: Mapping[str, EnvValue]) -> bool:
     return any(not value.is_satisfied for value in env.values())
 
 
 def _network(task: Task, provider: ProviderCapabilities) -> Iterable[str]:
-    mode = task.agent_network.mode
-    if mode != "allowlist" and mode not in provider.network_modes:
-        why = provider.missing_here.get(mode, "the provider does not offer it")
-        yield f"[environment].network_mode: {mode} on {provider.name}: {why}"
+    asked = {"[environment].network_mode": task.agent_network.mode}
+    if task.verifier_mode == "separate":
+        asked["[verifier].network_mode"] = task.verifier_network.mode
+    for key, mode in asked.items():
+        if mode != "allowlist" and mode not in provider.network_modes:
+            why = provider.missing_here.get(mode, "the provider does not offer it")
+            yield f"{key}: {mode} on {provider.name}: {why}"
 
 
 def _image(task: Task, provider: ProviderCapabilities) -> Iterable[str]:
@@ -134,24 +167,39 @@ def _image(task: Task, provider: ProviderCapabilities) -> Iterable[str]:
         yield f"environment/Dockerfile: {provider.missing_here.get('run', 'RUN is not carried out')}"
 
 
+def _verifier_image(task: Task, provider: ProviderCapabilities) -> Iterable[str]:
+    if task.verifier_mode != "separate" or verifier_place(task).is_tasks_image:
+        return
+    if verifier_place(task).docker_image is not None:
+        if not provider.supports_docker_image:
+            yield f"[verifier.environment].docker_image: {provider.name} runs on this machine's own files"
+    elif task.has_tests_run_instructions and not provider.supports_run_instructions:
+        yield f"tests/Dockerfile: {provider.missing_here.get('run', 'RUN is not carried out')}"
+
+
 def _users(task: Task, provider: ProviderCapabilities) -> Iterable[str]:
     if task.agent_user not in (None, "root", "0") and not provider.supports_users:
         yield f"[agent].user: {provider.missing_here.get('users', 'only the box user')}"
 
 
 def _ceilings(task: Task, provider: ProviderCapabilities) -> Iterable[str]:
-    for key, wanted, ceiling in (
-        ("cpus", task.cpus, provider.max_cpus),
-        ("memory_mb", task.memory_mb, provider.max_memory_mb),
-        ("storage_mb", task.storage_mb, provider.max_storage_mb),
-    ):
-        if wanted is not None and ceiling is not None and wanted > ceiling:
-            yield f"[environment].{key}: {wanted:g} is above {provider.name}'s {ceiling:g}"
+    tables: list[tuple[str, Task | EnvironmentConfig]] = [("environment", task)]
+    if task.verifier_environment is not None:
+        tables.append(("verifier.environment", task.verifier_environment))
+    for table, sizes in tables:
+        for key, wanted, ceiling in (
+            ("cpus", sizes.cpus, provider.max_cpus),
+            ("memory_mb", sizes.memory_mb, provider.max_memory_mb),
+            ("storage_mb", sizes.storage_mb, provider.max_storage_mb),
+        ):
+            if wanted is not None and ceiling is not None and wanted > ceiling:
+                yield f"[{table}].{key}: {wanted:g} is above {provider.name}'s {ceiling:g}"
 
 
 _LIMITS: tuple[Callable[[Task, ProviderCapabilities], Iterable[str]], ...] = (
     _network,
     _image,
+    _verifier_image,
     _users,
     _ceilings,
 )

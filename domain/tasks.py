@@ -11,7 +11,8 @@ of this platform promise the file as it is).
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import PurePosixPath
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -31,6 +32,7 @@ from domain.vocabulary import VerifierEnvironmentMode
 __all__ = [
     "DEFAULT_AGENT_TIMEOUT_SEC",
     "DEFAULT_VERIFIER_TIMEOUT_SEC",
+    "UNCARRIED_PATHS",
     "EnvValue",
     "Task",
     "TaskFiles",
@@ -40,6 +42,8 @@ __all__ = [
     "resolve_env",
 ]
 
+UNCARRIED_PATHS = ("/tests", "/logs/verifier", "/.evolve", "/proc", "/sys", "/dev")
+"""Never carried from an agent's box into a verifier's, whatever `artifacts` names."""
 DEFAULT_AGENT_TIMEOUT_SEC = 3600.0
 DEFAULT_VERIFIER_TIMEOUT_SEC = 600.0
 
@@ -50,7 +54,7 @@ _HEREDOC = re.compile(r"<<-?[\"']?(\w+)")
 
 
 class TaskFiles(BaseModel):
-    """What parsing may look at: file names relative to the task, and the texts of two files.
+    """What parsing may look at: file names relative to the task, and the texts of some files.
 
     `paths` None means that only task.toml is known (preflight); file rules are then left out.
     """
@@ -60,6 +64,7 @@ class TaskFiles(BaseModel):
     paths: frozenset[str] | None = None
     instruction: bytes | None = None
     dockerfile: bytes | None = None
+    tests_dockerfile: bytes | None = None
 
 
 class EnvValue(BaseModel):
@@ -119,6 +124,7 @@ class Task(BaseModel):
     verifier_network: NetworkPolicy
     verifier_mode: VerifierEnvironmentMode
     verifier_environment: EnvironmentConfig | None
+    verifier_environment_env: Mapping[str, EnvValue] = Field(default_factory=dict[str, EnvValue])
     collect: tuple[CollectConfig, ...]
 
     os: str
@@ -148,6 +154,8 @@ class Task(BaseModel):
     has_trajectory: bool
     has_run_instructions: bool
     """Whether environment/Dockerfile holds a RUN."""
+    has_tests_run_instructions: bool = False
+    """Whether tests/Dockerfile does."""
 
     unknown_keys: tuple[str, ...]
     """Keys of task.toml that no schema knows: kept by nobody, reported."""
@@ -193,11 +201,10 @@ def _refuse_for_good(config: TaskConfig) -> None:
         raise TaskError(
             f"[verifier].user: {verifier.user!r}: the verifier runs as root, no other user is accepted"
         )
-    image = config.environment.docker_image
-    if image and not is_pinned_image(image):
-        raise TaskError(
-            f"[environment].docker_image: {image!r} is not pinned: name a tag other than latest, or a digest"
-        )
+    _require_pinned("environment", config.environment.docker_image)
+    if verifier.environment is not None:
+        _require_pinned("verifier.environment", verifier.environment.docker_image)
+    _refuse_artifacts(config)
     declared = verifier.declared_policy()
     of_agent = config.agent.declared_policy() or config.environment.policy()
     if verifier.mode() == "shared" and declared not in (None, of_agent):
@@ -205,6 +212,21 @@ def _refuse_for_good(config: TaskConfig) -> None:
             "[verifier].network_mode: a shared verifier runs in the agent's box and shares its network "
             f"({of_agent.mode}); declare the same, or nothing"
         )
+
+
+def _require_pinned(table: str, image: str | None) -> None:
+    if image and not is_pinned_image(image):
+        raise TaskError(
+            f"[{table}].docker_image: {image!r} is not pinned: name a tag other than latest, or a digest"
+        )
+
+
+def _refuse_artifacts(config: TaskConfig) -> None:
+    """A whole root cannot be carried from one box into another."""
+    if config.verifier.mode() == "separate":
+        for artifact in config.artifacts:
+            if PurePosixPath(artifact.source) == PurePosixPath("/"):
+                raise TaskError("artifacts: '/' is a whole system, not the agent's work: name what it makes")
 
 
 def is_pinned_image(reference: str) -> bool:
@@ -252,6 +274,8 @@ def _resolve(name: str, config: TaskConfig, files: TaskFiles) -> Task:
     network = environment.policy()
     agent_network = config.agent.declared_policy() or network
     dockerfile = _dockerfile_instructions(files.dockerfile)
+    _refuse_groups(dockerfile)
+    tests_dockerfile = _dockerfile_instructions(files.tests_dockerfile)
     return Task(
         name=name,
         declared_name=config.task.name if config.task else None,
@@ -268,6 +292,7 @@ def _resolve(name: str, config: TaskConfig, files: TaskFiles) -> Task:
         verifier_network=_verifier_network(config, agent_network),
         verifier_mode=verifier.mode(),
         verifier_environment=verifier.environment,
+        verifier_environment_env=_env_values(_verifiers_env(config), "verifier.environment.env"),
         collect=verifier.collect,
         os=environment.os,
         docker_image=environment.docker_image or None,
@@ -292,6 +317,7 @@ def _resolve(name: str, config: TaskConfig, files: TaskFiles) -> Task:
         has_pre_artifacts="pre_artifacts.sh" in paths,
         has_trajectory=any(path.rsplit("/", 1)[-1] == "trajectory.json" for path in _seed_places(paths)),
         has_run_instructions=any(keyword == "RUN" for keyword, _ in dockerfile),
+        has_tests_run_instructions=any(keyword == "RUN" for keyword, _ in tests_dockerfile),
         unknown_keys=config.unknown_keys(),
     )
 
@@ -299,6 +325,10 @@ def _resolve(name: str, config: TaskConfig, files: TaskFiles) -> Task:
 def _seed_places(paths: Collection[str]) -> list[str]:
     """Where a trajectory.json seeds a session: beside an instruction."""
     return [path for path in paths if "/" not in path or (path.startswith("steps/") and path.count("/") == 2)]
+
+
+def _verifiers_env(config: TaskConfig) -> Mapping[str, str]:
+    return config.verifier.environment.env if config.verifier.environment else {}
 
 
 def _verifier_network(config: TaskConfig, agent_network: NetworkPolicy) -> NetworkPolicy:
@@ -336,10 +366,7 @@ def _env_value(key: str, value: str, table: str) -> EnvValue:
 
 
 def _dockerfile_instructions(data: bytes | None) -> list[tuple[str, str]]:
-    """(KEYWORD, arguments) of each instruction, continuation lines joined, here-documents skipped.
-
-    Raises `TaskError` for `USER name:group` (contract section 6.8).
-    """
+    """(KEYWORD, arguments) of each instruction, continuation lines joined, here-documents skipped."""
     instructions: list[tuple[str, str]] = []
     text_lines = (data or b"").decode(errors="replace").splitlines()
     lines = iter([line.strip() for line in text_lines if not line.lstrip().startswith("#")])
@@ -352,7 +379,12 @@ def _dockerfile_instructions(data: bytes | None) -> list[tuple[str, str]]:
         for marker in _HEREDOC.findall(arguments):
             while next(lines, marker) != marker:
                 pass
-        if keyword.upper() == "USER" and ":" in arguments:
-            raise TaskError(f"environment/Dockerfile: USER {arguments.strip()}: a group is not accepted")
         instructions.append((keyword.upper(), arguments.strip()))
     return instructions
+
+
+def _refuse_groups(dockerfile: Sequence[tuple[str, str]]) -> None:
+    """Contract section 6.8 refuses `USER name:group`."""
+    for keyword, arguments in dockerfile:
+        if keyword == "USER" and ":" in arguments:
+            raise TaskError(f"environment/Dockerfile: USER {arguments}: a group is not accepted")

@@ -88,7 +88,7 @@ ON CONFLICT (name) DO UPDATE SET host_id = excluded.host_id, state = 'reserved',
 
 @dataclass(frozen=True)
 class Room:
-    """What a box asks of a host."""
+    """What a box asks of a host: of any that serves the provider, or of `host_id` alone."""
 
     name: str
     provider: str
@@ -96,6 +96,7 @@ class Room:
     attempt_number: int
     cpus: float
     memory_mb: int
+    host_id: str | None = None
 
 
 @dataclass(frozen=True)
@@ -141,7 +142,8 @@ async def reserve_room(connection: Any, room: Room, cpu_overcommit: float) -> Ho
         return HostChoice(held["id"], held["queue"], held["follow_queue"])
     # Locked by a statement of its own, so that the next one sees what earlier holders leased.
     await connection.execute(_LOCK_HOSTS, room.provider)
-    hosts = await connection.fetch(_HOSTS_OF, room.provider)
+    found = await connection.fetch(_HOSTS_OF, room.provider)
+    hosts = [host for host in found if room.host_id in (None, host["id"])]
     if not hosts:
         return HostChoice(waiting_for=f"a worker host that serves {room.provider}")
     for host in hosts:
@@ -163,6 +165,16 @@ async def reserve_room(connection: Any, room: Room, cpu_overcommit: float) -> Ho
             f"no host of {room.provider} has {room.memory_mb} MB of memory and {room.cpus:g} cpus at all"
         )
     return HostChoice(waiting_for=f"{room.memory_mb} MB and {room.cpus:g} cpus on {hosts[0]['id']}")
+
+
+async def exchange_room(db: Database, old_name: str, room: Room, cpu_overcommit: float) -> HostChoice:
+    """Give back a box's room and lease another in one step, so that what it needs no less of is not lost.
+
+    The box of `old_name` must be gone. Asked again it answers the same lease.
+    """
+    async with db.transaction() as connection:
+        await connection.execute(_MARK_GONE, old_name)
+        return await reserve_room(connection, room, cpu_overcommit)
 
 
 async def release_room(db: Database, name: str) -> None:
@@ -187,11 +199,13 @@ async def leftover_boxes(db: Database, host_id: str) -> list[Any]:
 
 
 async def leased_host(db: Database, name: str) -> Any:
-    """Where a box has room: `provider`, and its host's `id`, `queue`, `follow_queue`; None when nowhere."""
+    """Where the attempt that once leased room for this box has any: `provider`, and its host's `id`,
+    `queue`, `follow_queue`; None when nowhere. A separate verifier's box follows the agent's."""
     pool = await db.pool()
     return await pool.fetchrow(
         "SELECT b.provider, h.id, h.queue, h.follow_queue FROM box_leases b JOIN hosts h ON h.id = b.host_id"
-        " WHERE b.name = $1 AND b.state <> 'gone'",
+        " WHERE (b.trial_id, b.attempt_number) = (SELECT trial_id, attempt_number FROM box_leases"
+        " WHERE name = $1) AND b.state <> 'gone' LIMIT 1",
         name,
     )
 
@@ -214,12 +228,23 @@ async def mark_ending(db: Database, name: str) -> None:
     await pool.execute("UPDATE box_leases SET state = 'ending' WHERE name = $1 AND state <> 'gone'", name)
 
 
+async def leased_boxes(db: Database, trial_id: str, attempt_number: int) -> list[Any]:
+    """What an attempt has leased and not given back: `name`, and `box_id`, null until its box is known."""
+    pool = await db.pool()
+    return await pool.fetch(
+        "SELECT name, box_id FROM box_leases WHERE trial_id = $1 AND attempt_number = $2 AND state <> 'gone'",
+        trial_id,
+        attempt_number,
+    )
+
+
+_MARK_GONE = "UPDATE box_leases SET state = 'gone', gone_at = now() WHERE name = $1 AND state <> 'gone'"
+
+
 async def mark_gone(db: Database, name: str) -> None:
     """Give a box's room back."""
     pool = await db.pool()
-    await pool.execute(
-        "UPDATE box_leases SET state = 'gone', gone_at = now() WHERE name = $1 AND state <> 'gone'", name
-    )
+    await pool.execute(_MARK_GONE, name)
 
 
 async def live_host(db: Database, provider: str | None = None) -> Host | None:

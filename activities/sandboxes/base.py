@@ -48,13 +48,14 @@ class ImageRequest:
 class ImageRef:
     """A built image. `id` is what the trial records; `handle` is what this provider starts it by.
 
-    `user` is its USER, None for root.
+    `user` is its USER, None for root. `starts_service`: its ENTRYPOINT does more than wait.
     """
 
     id: str
     handle: str
     base_image_replaced: bool = False
     user: str | None = None
+    starts_service: bool = False
 
 
 @dataclass(frozen=True)

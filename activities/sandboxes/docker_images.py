@@ -21,6 +21,7 @@ from aiodocker.exceptions import DockerError
 from activities.sandboxes.base import ImageRef, ImageRequest
 from activities.sandboxes.docker_context import DOCKERFILE, write_context
 from activities.sandboxes.docker_engine import creating
+from activities.sandboxes.docker_keepalive import service_of
 from activities.sandboxes.docker_labels import INSTALLATION, PART
 from activities.sandboxes.file_lock import locked
 from domain.errors import BaseImageUnavailable, ImageBuildFailed
@@ -175,4 +176,10 @@ def _excerpt(log: deque[str]) -> str:
 
 
 def _ref(details: Mapping[str, Any]) -> ImageRef:
-    return ImageRef(id=details["Id"], handle=details["Id"], user=details["Config"].get("User") or None)
+    config = details["Config"]
+    return ImageRef(
+        id=details["Id"],
+        handle=details["Id"],
+        user=config.get("User") or None,
+        starts_service=bool(service_of(config.get("Entrypoint"))),
+    )

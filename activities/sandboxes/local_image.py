@@ -79,7 +79,8 @@ class LocalImages:
             async with locked_file(self._host.state_dir / "locks" / f"image-{key}"):
                 if not (self._folder / key).exists():
                     await self._build(key, request, dockerfile)
-        return ImageRef(id=f"local:{key}", handle=key, base_image_replaced=True)
+        service = self.load(key).service
+        return ImageRef(id=f"local:{key}", handle=key, base_image_replaced=True, starts_service=bool(service))
 
     async def forget_lost_builds(self) -> None:
         """End the boxes of builders that died."""

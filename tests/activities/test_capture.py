@@ -73,7 +73,8 @@ def box_of(trees: dict[str, bytes | dict[str, Any]], *, is_gone: bool = False) -
 def tar_of(tree: bytes | dict[str, Any]) -> bytes:
     packed = io.BytesIO()
     with tarfile.open(fileobj=packed, mode="w") as tar:
-        for name, content in ({".": tree} if isinstance(tree, bytes) else tree).items():
+        folder: dict[str, Any] = {".": (tarfile.DIRTYPE, "")}
+        for name, content in ({"its-name": tree} if isinstance(tree, bytes) else {**folder, **tree}).items():
             member = tarfile.TarInfo(name)
             member.mode = 0o755 if name.endswith(".sh") else 0o600
             if isinstance(content, bytes):

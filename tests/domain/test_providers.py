@@ -59,10 +59,11 @@ def test_every_honoured_key_runs_on_docker() -> None:
 @pytest.mark.parametrize(
     ("toml", "extra", "key"),
     [
-        ("verifier.environment_mode = 'separate'", (), "[verifier].environment_mode"),
-        ("verifier.environment.cpus = 1", (), "[verifier].environment_mode"),
-        ("verifier.collect = [{command = 'x'}]", (), "[[verifier.collect]]"),
-        ("", ("pre_artifacts.sh",), "pre_artifacts.sh"),
+        ("verifier.collect = [{command = 'x', service = 'db'}]", (), "[[verifier.collect]].service"),
+        ("artifacts = [{source = '/x', service = 'db'}]", (), "artifacts.service"),
+        ("verifier.environment.network_mode = 'allowlist'", (), "[verifier].network_mode"),
+        ("verifier.environment.gpus = 1", (), "[verifier.environment]"),
+        ("verifier.environment.env.A = '${B}'", (), "[verifier.environment.env]"),
         ("environment.network_mode = 'allowlist'", (), "[environment].network_mode"),
         ("agent.network_mode = 'no-network'", (), "[agent].network_mode"),
         ("environment.gpus = 1", (), "[environment].gpus"),

@@ -6,7 +6,8 @@ outlives the worker that made it, as a real one does. What is to go wrong is wri
 `faults.py`.
 
 What a "command" does is written in the task: `solution/solve.sh` and `tests/test.sh` are lists of the
-words `reward X`, `reward-if-solved X`, `exit N`, `print TEXT`, `solve`, one a line (other lines are ignored).
+words `reward X`, `reward-if-solved X`, `reward-if FILE X`, `exit N`, `print TEXT`, `solve`, `make FILE`,
+`delete FILE`, one a line (other lines are ignored). So are `pre_artifacts.sh` and collect hooks.
 
 The barriers are `build`, `create` (before a box is made), `boot` (it is made), `install`, `agent`,
 `verifier` and `persist`. A task with a word in `environment/barrier` is also held by `NAME.WORD`.
@@ -114,6 +115,7 @@ class FastBox:
         self._at("/")
         if len(argv) > 4 and argv[3] == "launch":
             self._launch(Path(argv[4]).name, Path(argv[5]).name, mark=argv[10])
+            self._at(f"{argv[4]}/command").write_text(argv[-1])
             self._faults.meet(f"{Path(argv[4]).name}-launched")
         elif len(argv) > 4 and argv[3] == "lay-out":
             self._lay_out(argv[4])
@@ -143,6 +145,8 @@ class FastBox:
         try:
             (runs / name).mkdir(parents=True)
             self._remember(name, (runs / staged / "env").read_text())
+            if (runs / staged / "in").exists():
+                (runs / staged / "in").rename(runs / name / "in")
         except FileExistsError:
             return
         finally:
@@ -158,9 +162,8 @@ class FastBox:
 
     def _finish(self, run: Path) -> None:
         """Act the command, once its barrier is open."""
-        script = self._at("/solution/solve.sh" if run.name == "agent" else "/tests/test.sh")
         code, printed = 0, ""
-        for line in script.read_text().splitlines() if script.exists() else []:
+        for line in self._script(run).splitlines():
             word, _, rest = line.partition(" ")
             if word == "reward" or (word == "reward-if-solved" and self._at("/app/solved").exists()):
                 self._at("/logs/verifier/reward.txt").write_text(rest)
@@ -169,9 +172,26 @@ class FastBox:
             elif word == "exit":
                 code = int(rest)
             elif word == "solve":
-                self._at("/app").mkdir(exist_ok=True)
-                self._at("/app/solved").touch()
+                self._make("/app/solved")
+            elif word == "make":
+                self._make(rest)
+            elif word == "delete":
+                self._at(rest).unlink(missing_ok=True)
+            elif word == "reward-if" and self._at(rest.split()[0]).exists():
+                self._at("/logs/verifier/reward.txt").write_text(rest.split()[1])
         self._end(run, code, printed)
+
+    def _script(self, run: Path) -> str:
+        """The lines that a command is acted by: of a task's file, of its stdin, or the command itself."""
+        if run.name.startswith("collect-"):
+            return _text(run / "command")
+        if run.name == "pre-artifacts":
+            return _text(run / "in")
+        return _text(self._at("/solution/solve.sh" if run.name == "agent" else "/tests/test.sh"))
+
+    def _make(self, path: str) -> None:
+        self._at(path).parent.mkdir(parents=True, exist_ok=True)
+        self._at(path).touch()
 
     def _end(self, run: Path, code: int, printed: str = "") -> None:
         """The runner's files, in the runner's order."""
