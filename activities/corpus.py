@@ -80,15 +80,7 @@ def _read_task(
 
 
 def _parse(name: str, own: dict[str, Path]) -> Task:
-    def text_of(path: str) -> bytes | None:
-        return own[path].read_bytes() if path in own else None
-
-    known = TaskFiles(
-        paths=frozenset(own),
-        instruction=text_of("instruction.md"),
-        dockerfile=text_of("environment/Dockerfile"),
-        tests_dockerfile=text_of("tests/Dockerfile"),
-    )
+    known = TaskFiles.of(own.keys(), lambda path: own[path].read_bytes())
     return parse_task(name, own["task.toml"].read_bytes(), known)
 
 

@@ -89,12 +89,7 @@ def _judge(directory: Path, task: TaskDirectory, own: Collection[str]) -> TaskVe
 
 
 def _parse(root: Path, name: str, own: frozenset[str]) -> Task:
-    def content(path: str) -> bytes | None:
-        return (root / path).read_bytes() if path in own else None
-
-    files = TaskFiles(
-        paths=own, instruction=content("instruction.md"), dockerfile=content("environment/Dockerfile")
-    )
+    files = TaskFiles.of(own, lambda path: (root / path).read_bytes())
     return parse_task(name, (root / "task.toml").read_bytes(), files)
 
 

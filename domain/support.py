@@ -15,6 +15,7 @@ from domain.errors import TaskError
 from domain.judges import needs_secret
 from domain.providers import PROVIDERS, ProviderCapabilities
 from domain.task_config import EnvironmentConfig
+from domain.task_steps import TaskStep
 from domain.tasks import EnvValue, Task
 from domain.verifier_place import verifier_place
 from domain.vocabulary import SandboxProvider
@@ -45,7 +46,7 @@ class NotYet:
 
 
 NOT_YET: tuple[NotYet, ...] = (
-    NotYet("[[steps]]", "multi-step tasks are not supported yet", lambda task: bool(task.step_names)),
+    NotYet("[[steps]]", "multi-step tasks are not supported yet", lambda task: bool(task.steps)),
     NotYet(
         "[[verifier.collect]].service",
         "multi-container tasks are not supported yet",
@@ -54,7 +55,9 @@ NOT_YET: tuple[NotYet, ...] = (
     NotYet(
         "artifacts.service",
         "multi-container tasks are not supported yet",
-        lambda task: any(each.service not in (None, MAIN_SERVICE) for each in task.artifacts),
+        lambda task: any(
+            each.service not in (None, MAIN_SERVICE) for part in _parts(task) for each in part.artifacts
+        ),
     ),
     NotYet(
         "[environment].network_mode",
@@ -97,7 +100,9 @@ NOT_YET: tuple[NotYet, ...] = (
     NotYet(
         "[verifier.env]",
         "a ${VAR} template that asks for no judge's credential needs a default",
-        lambda task: any(needs_secret(value) for value in task.verifier_env.values()),
+        lambda task: any(
+            needs_secret(value) for part in _parts(task) for value in part.verifier_env.values()
+        ),
     ),
     NotYet(
         "[solution.env]",
@@ -144,6 +149,11 @@ def _asks_for_more(own: EnvironmentConfig | None) -> bool:
     if own is None:
         return False
     return bool(own.gpus or own.tpu or own.mcp_servers or own.skills_dir or own.os != "linux")
+
+
+def _parts(task: Task) -> tuple[Task | TaskStep, ...]:
+    """The task and its steps, which declare some things of their own."""
+    return (task, *task.steps)
 
 
 def _has_open_template(env: Mapping[str, EnvValue]) -> bool:

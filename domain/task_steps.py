@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -25,6 +25,7 @@ __all__ = [
     "refuse_step_declarations",
     "require_step_files",
     "resolve_steps",
+    "step_instructions",
 ]
 
 DEFAULT_AGENT_TIMEOUT_SEC = 3600.0
@@ -132,6 +133,12 @@ def _require_seed_of_first(config: TaskConfig, paths: Collection[str]) -> None:
     for place in (SEED_FILE, *(f"steps/{name}/{SEED_FILE}" for name in later)):
         if place in paths:
             raise TaskError(f"{place}: only the first step can be seeded: steps/{first}/{SEED_FILE}")
+
+
+def step_instructions(paths: Iterable[str]) -> dict[str, str]:
+    """Of a task's files, the instruction of each step by the step's name."""
+    parts = [path.split("/") for path in paths]
+    return {each[1]: "/".join(each) for each in parts if each[::2] == ["steps", "instruction.md"]}
 
 
 def resolve_steps(

@@ -11,12 +11,13 @@ of this platform promise the file as it is).
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import PurePosixPath
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from domain.errors import TaskError
+from domain.steps import RewardStrategy
 from domain.task_config import (
     ArtifactConfig,
     CollectConfig,
@@ -26,6 +27,18 @@ from domain.task_config import (
     NetworkPolicy,
     TaskConfig,
     read_task_config,
+)
+from domain.task_env import EnvValue, env_values, resolve_env
+from domain.task_steps import (
+    DEFAULT_AGENT_TIMEOUT_SEC,
+    DEFAULT_VERIFIER_TIMEOUT_SEC,
+    SEED_FILE,
+    TaskStep,
+    instruction_text,
+    refuse_step_declarations,
+    require_step_files,
+    resolve_steps,
+    step_instructions,
 )
 from domain.vocabulary import VerifierEnvironmentMode
 
@@ -44,12 +57,7 @@ __all__ = [
 
 UNCARRIED_PATHS = ("/tests", "/logs/verifier", "/.evolve", "/proc", "/sys", "/dev")
 """Never carried from an agent's box into a verifier's, whatever `artifacts` names."""
-DEFAULT_AGENT_TIMEOUT_SEC = 3600.0
-DEFAULT_VERIFIER_TIMEOUT_SEC = 600.0
 
-_TEMPLATE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-(.*))?\}", re.DOTALL)
-_EMBEDDED_TEMPLATE = re.compile(r"\$\{[A-Za-z_][A-Za-z0-9_]*(?::-[^}]*)?\}")
-_ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _HEREDOC = re.compile(r"<<-?[\"']?(\w+)")
 
 
@@ -65,21 +73,23 @@ class TaskFiles(BaseModel):
     instruction: bytes | None = None
     dockerfile: bytes | None = None
     tests_dockerfile: bytes | None = None
+    step_instructions: Mapping[str, bytes] = {}
+    """`steps/<name>/instruction.md` by name."""
 
+    @classmethod
+    def of(cls, paths: Collection[str], content: Callable[[str], bytes]) -> TaskFiles:
+        """Of a task whose files are known; `content` is asked for the few that parsing looks into."""
 
-class EnvValue(BaseModel):
-    """An environment value: a literal, or a template `${variable}` with or without a default."""
+        def text_of(path: str) -> bytes | None:
+            return content(path) if path in paths else None
 
-    model_config = ConfigDict(frozen=True)
-
-    literal: str | None = None
-    variable: str | None = None
-    default: str | None = None
-
-    @property
-    def is_satisfied(self) -> bool:
-        """Whether it has a value with no secret attached."""
-        return self.literal is not None or self.default is not None
+        return cls(
+            paths=frozenset(paths),
+            instruction=text_of("instruction.md"),
+            dockerfile=text_of("environment/Dockerfile"),
+            tests_dockerfile=text_of("tests/Dockerfile"),
+            step_instructions={step: content(path) for step, path in step_instructions(paths).items()},
+        )
 
 
 class TaskNote(BaseModel):
@@ -111,9 +121,12 @@ class Task(BaseModel):
     schema_version: str
     instruction: str | None
     """None for a multi-step task, and when only task.toml was read."""
-    step_names: tuple[str, ...]
+    steps: tuple[TaskStep, ...] = ()
+    """Of a multi-step task, in order."""
+    reward_strategy: RewardStrategy = "mean"
 
     agent_timeout_sec: float
+    """Of all steps together, as the verifiers'."""
     verifier_timeout_sec: float
     build_timeout_sec: float
     agent_user: str | None
@@ -157,8 +170,33 @@ class Task(BaseModel):
     has_tests_run_instructions: bool = False
     """Whether tests/Dockerfile does."""
 
+    tests_folders: tuple[str, ...] = ("tests",)
+    """The tests are these folders of the task, merged; a later one's files win."""
+    solution_folder: str = "solution"
+    seed_path: str = SEED_FILE
+
     unknown_keys: tuple[str, ...]
     """Keys of task.toml that no schema knows: kept by nobody, reported."""
+
+    def at_step(self, position: int | None) -> Task:
+        """The task as an agent and a verifier meet it in one of its steps; None is the task as it is."""
+        if position is None:
+            return self
+        step = self.steps[position]
+        return self.model_copy(
+            update={
+                "instruction": step.instruction,
+                "agent_timeout_sec": step.agent_timeout_sec,
+                "verifier_timeout_sec": step.verifier_timeout_sec,
+                "verifier_env": step.verifier_env,
+                "artifacts": step.artifacts,
+                "has_solution": step.has_solution,
+                "has_trajectory": self.has_trajectory and position == 0,
+                "tests_folders": ("tests", f"{step.folder}/tests"),
+                "solution_folder": step.solution_folder,
+                "seed_path": f"{step.folder}/{SEED_FILE}",
+            }
+        )
 
     @property
     def notes(self) -> tuple[TaskNote, ...]:
@@ -174,20 +212,11 @@ class Task(BaseModel):
         return {key: value.literal for key, value in self.env.items() if value.literal is not None}
 
 
-def resolve_env(env: Mapping[str, EnvValue]) -> dict[str, str]:
-    """Literals and defaults; a template with neither secret nor default is left out."""
-    resolved: dict[str, str] = {}
-    for key, value in env.items():
-        chosen = value.literal if value.literal is not None else value.default
-        if chosen is not None:
-            resolved[key] = chosen
-    return resolved
-
-
 def parse_task(name: str, task_toml: str | bytes, files: TaskFiles) -> Task:
     """The task of directory `name`. Raises `TaskError` naming the key or file at fault."""
     config = read_task_config(task_toml)
     _refuse_for_good(config)
+    refuse_step_declarations(config)
     paths = files.paths
     if paths is not None:
         _require_files(config, paths)
@@ -245,27 +274,13 @@ def _require_files(config: TaskConfig, paths: Collection[str]) -> None:
             "[environment].docker_image"
         )
     if config.steps:
-        _require_step_files(config, paths)
+        require_step_files(config, paths)
         return
     if any(path.startswith("steps/") for path in paths):
         raise TaskError("steps/: the directory exists, but task.toml declares no [[steps]]")
     for required in ("instruction.md", "tests/test.sh"):
         if required not in paths:
             raise TaskError(f"{required}: missing")
-
-
-def _require_step_files(config: TaskConfig, paths: Collection[str]) -> None:
-    declared = {step.name for step in config.steps}
-    present = {path.split("/")[1] for path in paths if path.startswith("steps/") and path.count("/") > 1}
-    for step in sorted(declared - present):
-        raise TaskError(f"steps/{step}: declared in [[steps]], but the directory is missing")
-    for step in sorted(present - declared):
-        raise TaskError(f"steps/{step}: the directory is not declared in [[steps]]")
-    for step in sorted(declared):
-        if f"steps/{step}/instruction.md" not in paths:
-            raise TaskError(f"steps/{step}/instruction.md: missing")
-        if f"steps/{step}/tests/test.sh" not in paths and "tests/test.sh" not in paths:
-            raise TaskError(f"steps/{step}/tests/test.sh: missing, and so is the shared tests/test.sh")
 
 
 def _resolve(name: str, config: TaskConfig, files: TaskFiles) -> Task:
@@ -276,15 +291,21 @@ def _resolve(name: str, config: TaskConfig, files: TaskFiles) -> Task:
     dockerfile = _dockerfile_instructions(files.dockerfile)
     _refuse_groups(dockerfile)
     tests_dockerfile = _dockerfile_instructions(files.tests_dockerfile)
+    steps = resolve_steps(config, paths, files.step_instructions)
     return Task(
         name=name,
         declared_name=config.task.name if config.task else None,
         description=config.task.description if config.task else "",
         schema_version=config.schema_version,
-        instruction=None if config.steps else _instruction_text(files.instruction),
-        step_names=tuple(step.name for step in config.steps),
-        agent_timeout_sec=config.agent.timeout_sec or DEFAULT_AGENT_TIMEOUT_SEC,
-        verifier_timeout_sec=verifier.timeout_sec or DEFAULT_VERIFIER_TIMEOUT_SEC,
+        instruction=None if steps else instruction_text(files.instruction, "instruction.md"),
+        steps=steps,
+        reward_strategy=config.multi_step_reward_strategy or "mean",
+        agent_timeout_sec=sum(step.agent_timeout_sec for step in steps)
+        or config.agent.timeout_sec
+        or DEFAULT_AGENT_TIMEOUT_SEC,
+        verifier_timeout_sec=sum(step.verifier_timeout_sec for step in steps)
+        or verifier.timeout_sec
+        or DEFAULT_VERIFIER_TIMEOUT_SEC,
         build_timeout_sec=environment.build_timeout_sec,
         agent_user=config.agent.user,
         network=network,
@@ -292,7 +313,7 @@ def _resolve(name: str, config: TaskConfig, files: TaskFiles) -> Task:
         verifier_network=_verifier_network(config, agent_network),
         verifier_mode=verifier.mode(),
         verifier_environment=verifier.environment,
-        verifier_environment_env=_env_values(_verifiers_env(config), "verifier.environment.env"),
+        verifier_environment_env=env_values(_verifiers_env(config), "verifier.environment.env"),
         collect=verifier.collect,
         os=environment.os,
         docker_image=environment.docker_image or None,
@@ -303,28 +324,23 @@ def _resolve(name: str, config: TaskConfig, files: TaskFiles) -> Task:
         gpus=environment.gpus or 0,
         gpu_types=environment.gpu_types or None,
         tpu=environment.tpu.type if environment.tpu else None,
-        env=_env_values(environment.env, "environment.env"),
-        verifier_env=_env_values(verifier.env, "verifier.env"),
-        solution_env=_env_values(config.solution.env, "solution.env"),
+        env=env_values(environment.env, "environment.env"),
+        verifier_env=env_values(verifier.env, "verifier.env"),
+        solution_env=env_values(config.solution.env, "solution.env"),
         artifacts=config.artifacts,
         healthcheck=environment.healthcheck,
         mcp_servers=environment.mcp_servers,
         skills_dir=environment.skills_dir,
         has_dockerfile="environment/Dockerfile" in paths,
         has_compose="environment/docker-compose.yaml" in paths,
-        has_solution="solution/solve.sh" in paths,
+        has_solution=all(step.has_solution for step in steps) if steps else "solution/solve.sh" in paths,
         has_tests_dockerfile="tests/Dockerfile" in paths,
         has_pre_artifacts="pre_artifacts.sh" in paths,
-        has_trajectory=any(path.rsplit("/", 1)[-1] == "trajectory.json" for path in _seed_places(paths)),
+        has_trajectory=(f"{steps[0].folder}/{SEED_FILE}" if steps else SEED_FILE) in paths,
         has_run_instructions=any(keyword == "RUN" for keyword, _ in dockerfile),
         has_tests_run_instructions=any(keyword == "RUN" for keyword, _ in tests_dockerfile),
         unknown_keys=config.unknown_keys(),
     )
-
-
-def _seed_places(paths: Collection[str]) -> list[str]:
-    """Where a trajectory.json seeds a session: beside an instruction."""
-    return [path for path in paths if "/" not in path or (path.startswith("steps/") and path.count("/") == 2)]
 
 
 def _verifiers_env(config: TaskConfig) -> Mapping[str, str]:
@@ -337,32 +353,6 @@ def _verifier_network(config: TaskConfig, agent_network: NetworkPolicy) -> Netwo
         return agent_network
     own = config.verifier.environment or config.environment
     return config.verifier.declared_policy() or own.policy()
-
-
-def _instruction_text(data: bytes | None) -> str | None:
-    if data is None:
-        return None
-    try:
-        return data.decode()
-    except UnicodeDecodeError as error:
-        raise TaskError(f"instruction.md: not UTF-8 (byte {error.start})") from None
-
-
-def _env_values(env: Mapping[str, str], table: str) -> dict[str, EnvValue]:
-    return {key: _env_value(key, value, table) for key, value in env.items()}
-
-
-def _env_value(key: str, value: str, table: str) -> EnvValue:
-    if not _ENV_NAME.fullmatch(key):
-        raise TaskError(f"[{table}]: {key!r} is no environment variable name")
-    if "\0" in value:
-        raise TaskError(f"[{table}].{key}: holds a NUL character")
-    match = _TEMPLATE.fullmatch(value)
-    if match is not None:
-        return EnvValue(variable=match[1], default=match[2])
-    if _EMBEDDED_TEMPLATE.search(value):
-        raise TaskError(f"[{table}].{key}: a template must be the whole value, not a part of {value!r}")
-    return EnvValue(literal=value)
 
 
 def _dockerfile_instructions(data: bytes | None) -> list[tuple[str, str]]:

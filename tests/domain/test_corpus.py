@@ -23,6 +23,8 @@ CORPUS: list[dict[str, Any]] = json.loads(
 DOCUMENTED_REFUSALS = (
     "[environment].docker_image:",  # contract 6.8: untagged or :latest
     "[verifier].network_mode:",  # contract 6.8: a shared verifier shares the agent's network
+    "[verifier].environment_mode:",  # contract 6.8: multi-step tasks require shared verification
+    "[[steps]] ",  # contract 6.8: a network or verifier environment of a step
     "task.toml: not TOML",
     "task.toml: artifacts:",  # a bare string, refused by Harbor too
 )
@@ -51,7 +53,10 @@ def test_a_real_task_toml_gets_its_recorded_verdict(case: dict[str, Any]) -> Non
 
 def test_only_documented_reasons_refuse_what_harbor_accepts() -> None:
     stricter = [case for case in CORPUS if case["harbor"] == "accept" and case["here"] == "refused"]
-    assert {case["told"][0].split(":")[0] for case in stricter} == {
+    assert {case["told"][0].replace("':", "'").split(":")[0] for case in stricter} == {
         "[environment].docker_image",
         "[verifier].network_mode",
+        "[verifier].environment_mode",
+        "[[steps]] 'both-offline' agent.network_mode",
+        "[[steps]] 'matching-verifier' verifier.environment",
     }
