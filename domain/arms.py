@@ -158,6 +158,10 @@ class _Resolver:
         name = self._roster.name
         if self._roster.takes_any_model:
             return self._refusal("invalid_input", "model_name", f"nobody is known to serve {model}")
+        route = route_of(model)
+        if route is not None and route.provider == SCRIPTED:
+            message = f"{model}: this server has no scripted models (EVOLVE_SCRIPTED_UPSTREAM is not set)"
+            raise self._refusal("invalid_input", "model_name", message)
         near = self._roster.near_models(model)
         hint = f"; near it: {', '.join(near)}" if near else f"; /api/meta lists what {name} runs"
         message = f"{name} does not run {model}{hint}"

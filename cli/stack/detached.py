@@ -19,6 +19,7 @@ from cli.stack.keeper import READY_TIMEOUT_SEC
 from cli.stack.logs import tail
 from cli.stack.ports import StackPorts
 from cli.stack.record import StackRecord
+from cli.stack.settings import environment_for_elsewhere
 from cli.stack.status import stack_status
 from domain.errors import EvolveError
 
@@ -71,7 +72,7 @@ def start(told: Callable[[str], None]) -> tuple[Home, StackPorts]:
     home = Home.from_environment()
     home.make()
     if home.supervisor_lives():
-        told(f"the stack of {home.path} is already running")
+        told(f"the stack of {home.path} is already running, with the settings that it was started with")
         asyncio.run(_await_healthy(home))
     else:
         _await_report(_spawn(home), home, told)
@@ -103,7 +104,7 @@ def _spawn(home: Home) -> int:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                env={**os.environ, "EVOLVE_HOME": str(home.path), "PYTHONUNBUFFERED": "1"},
+                env={**environment_for_elsewhere(), "EVOLVE_HOME": str(home.path), "PYTHONUNBUFFERED": "1"},
                 pass_fds=(writing,),
                 start_new_session=True,
             )

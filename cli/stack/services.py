@@ -11,6 +11,7 @@ from cli.stack.child import ChildSpec, StopLadder, run_tool
 from cli.stack.home import Home
 from cli.stack.ports import HOST, StackPorts
 from cli.stack.probes import http_ok
+from cli.stack.settings import environment_for_elsewhere
 
 PREPARE_TIMEOUT_SEC = 120.0
 # A client's, not a server's: a child has no use for them.
@@ -62,7 +63,9 @@ class Services:
     @property
     def environment(self) -> dict[str, str]:
         """Ours, with where the stack's parts are. Provider keys of the person's environment go on."""
-        inherited = {key: value for key, value in os.environ.items() if key not in CLIENT_VARIABLES}
+        inherited = environment_for_elsewhere()
+        for name in CLIENT_VARIABLES:
+            inherited.pop(name, None)
         return {
             **inherited,
             **SILENCE,

@@ -13,6 +13,8 @@ from cli.stack.errors import StackError
 LogLevel = Literal["debug", "info", "warning", "error"]
 # They point a process at a part of production; the stack starts its own and would not use them.
 PRODUCTION_ONLY = ("EVOLVE_DATABASE_URL", "EVOLVE_TEMPORAL_ADDRESS")
+# Paths that a person may give as they stand in their directory; the children run in the home.
+PATH_VARIABLES = ("EVOLVE_SCRIPTED_UPSTREAM", "EVOLVE_BUNDLES_DIR", "EVOLVE_STATE_DIR")
 
 
 class StackSettings(BaseSettings):
@@ -28,6 +30,12 @@ class StackSettings(BaseSettings):
     temporal_ui_port: int | None = Field(
         default=None, ge=1, le=65535, description="Of the embedded Temporal's UI. Default 8233."
     )
+
+
+def environment_for_elsewhere() -> dict[str, str]:
+    """This process's environment for a child with another working directory: its paths are absolute."""
+    paths = {name: os.path.abspath(os.environ[name]) for name in PATH_VARIABLES if os.environ.get(name)}
+    return {**os.environ, **paths}
 
 
 def check_environment() -> None:

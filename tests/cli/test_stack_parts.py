@@ -26,7 +26,7 @@ from cli.stack.identity import ProcessIdentity, ProcessRecord, record_myself
 from cli.stack.keeper import Keeper
 from cli.stack.ports import StackPorts
 from cli.stack.postgres import EmbeddedPostgres
-from cli.stack.settings import StackSettings, check_environment
+from cli.stack.settings import StackSettings, check_environment, environment_for_elsewhere
 from cli.stack.temporal import EmbeddedTemporal, TemporalConfig
 from tests.cli.stack_harness import free_ports, is_alive
 from tests.waiting import eventually
@@ -190,6 +190,17 @@ def test_a_variable_that_would_be_passed_over_is_refused(monkeypatch: pytest.Mon
     monkeypatch.setenv("EVOLVE_DATABASE_URL", "postgresql://elsewhere/evolve")
     with pytest.raises(StackError, match="EVOLVE_DATABASE_URL is set"):
         check_environment()
+
+
+def test_paths_that_a_person_gives_as_they_stand_reach_children_that_run_elsewhere(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("EVOLVE_SCRIPTED_UPSTREAM", "examples/scripted")
+    monkeypatch.delenv("EVOLVE_BUNDLES_DIR", raising=False)
+    environment = environment_for_elsewhere()
+    assert environment["EVOLVE_SCRIPTED_UPSTREAM"] == str(tmp_path / "examples/scripted")
+    assert "EVOLVE_BUNDLES_DIR" not in environment
 
 
 def test_a_long_log_is_rotated_and_its_writer_goes_on(tmp_path: Path) -> None:

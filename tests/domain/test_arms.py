@@ -127,6 +127,7 @@ def test_scripted_and_declared_models_run_on_every_harness_with_its_own_efforts(
 def test_scripted_models_are_unknown_where_they_are_not_enabled():
     error = refusal_of(claude(model_name="scripted/hello"), Choices([SandboxProvider.LOCAL]))
     assert (error.code, error.param) == ("invalid_input", "agents[0].model_name")
+    assert "EVOLVE_SCRIPTED_UPSTREAM" in error.message
     own = {"name": "acme-cli", "model_name": "scripted/hello"}
     assert refusal_of(own, OWN).param == "agents[0].model_name"
 
