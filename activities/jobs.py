@@ -53,6 +53,7 @@ class Jobs:
             n_total_trials=row["n_total_trials"],
             n_concurrent_trials=row["plan"]["n_concurrent_trials"],
             is_cancelled=row["status"] in (JobStatus.CANCELLING, JobStatus.CANCELLED),
+            is_paused=row["paused_at"] is not None,
         )
 
     @activity.defn(name=FIND_SILENT.name)

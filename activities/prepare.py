@@ -32,6 +32,7 @@ from store.record import iso, move_status
 # What a task that declares nothing is taken to need.
 UNDECLARED_CPUS = 1.0
 UNDECLARED_MEMORY_MB = 1024
+PAUSED = "the job is paused"
 
 
 class Prepare:
@@ -50,6 +51,8 @@ class Prepare:
             row = await lock_trial(connection, fence)
             if row is None or is_settled(row):
                 return Placement(is_settled=True)
+            if row["status"] == TrialStatus.QUEUED and await _is_paused(connection, attempt.job_id):
+                return await _wait(connection, row, PAUSED)
             room = self._room(context)
             dispatch = await ask_to_dispatch(connection, room.provider, attempt.trial_id)
             if dispatch.waiting_for is not None:
@@ -108,6 +111,11 @@ class Prepare:
             cpus=task.cpus or UNDECLARED_CPUS,
             memory_mb=task.memory_mb or UNDECLARED_MEMORY_MB,
         )
+
+
+async def _is_paused(connection: Any, job_id: str) -> bool:
+    """Whether trials that the job has begun, and that do not run yet, are to wait like those it has not."""
+    return bool(await connection.fetchval("SELECT paused_at IS NOT NULL FROM jobs WHERE id = $1", job_id))
 
 
 async def _wait(connection: Any, row: Any, waiting_for: str) -> Placement:

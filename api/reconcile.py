@@ -100,6 +100,9 @@ class Outbox:
                 await _start(client, names.JOB_WORKFLOW, names.job_workflow_id(subject_id), _job(subject_id))
             case IntentKind.CANCEL_JOB:
                 await _signal_job(client, connection, subject_id, names.SIGNAL_CANCEL, [])
+            case IntentKind.PAUSE_JOB:
+                word = [intent["id"], intent["payload"]["is_paused"]]
+                await _signal_job(client, connection, subject_id, names.SIGNAL_SET_PAUSED, word)
             case IntentKind.STOP_TRIALS:
                 indexes = [intent["payload"]["indexes"]]
                 await _signal_job(client, connection, subject_id, names.SIGNAL_STOP_TRIALS, indexes)

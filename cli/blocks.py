@@ -37,6 +37,7 @@ def job_facts(job: Json) -> list[tuple[str, str]]:
         ("job", text(job.get("id"))),
         ("name", text(job.get("job_name"))),
         ("status", text(job.get("status"))),
+        ("paused since", text(job.get("paused_at"))),
         ("datasets", dataset_refs(job.get("datasets"))),
         ("agents", ", ".join(_arm(arm) for arm in members(job.get("agents"))) or UNKNOWN),
         ("tasks", text(counts.get("tasks"))),

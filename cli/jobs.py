@@ -155,12 +155,29 @@ def list_tasks(job_id: JobId, flags: ListFlags) -> None:
 @app.command("cancel")
 def cancel_job(job_id: JobId, as_json: JsonFlag = False) -> None:
     """Cancel a whole job. A finished job stays as it is."""
+    _tell("cancel", job_id, as_json=as_json)
+
+
+@app.command("pause")
+def pause_job(job_id: JobId, as_json: JsonFlag = False) -> None:
+    """Let a job's running trials finish and start no more, until `evolve job unpause`."""
+    _tell("pause", job_id, as_json=as_json)
+
+
+@app.command("unpause")
+def unpause_job(job_id: JobId, as_json: JsonFlag = False) -> None:
+    """Let a paused job go on."""
+    _tell("unpause", job_id, as_json=as_json)
+
+
+def _tell(verb: str, job_id: str, *, as_json: bool) -> None:
     with connect() as client:
-        job = client.post(path("/api/jobs/{}/cancel", job_id), {})
+        job = client.post(path(f"/api/jobs/{{}}/{verb}", job_id), {})
     if as_json:
         print_json(job)
-    else:
-        say(f"{job_id}  {text(job.get('status'))}")
+        return
+    paused_at = job.get("paused_at")
+    say(f"{job_id}  {text(job.get('status'))}{f'  paused since {paused_at}' if paused_at else ''}")
 
 
 @app.command("stop")

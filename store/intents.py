@@ -11,6 +11,7 @@ from store.database import Database, now
 class IntentKind(StrEnum):
     START_JOB = "job.start"
     CANCEL_JOB = "job.cancel"
+    PAUSE_JOB = "job.pause"
     STOP_TRIALS = "trial.stop"
     START_IMPORT = "import.start"
     BUILD_ARCHIVE = "archive.build"

@@ -60,6 +60,8 @@ GROUP BY k.source, k.task_name, k.first, t.status ORDER BY k.first
 MAX_KEPT_JOBS = 64
 _ended: OrderedDict[tuple[str, int], list[Any]] = OrderedDict()
 
+_PAUSABLE = (JobStatus.QUEUED, JobStatus.RUNNING)
+
 LIST_CURSOR = (datetime, str)
 TASKS_CURSOR = (int,)
 
@@ -177,6 +179,7 @@ def _wire(row: Any, groups: dict[str, Any]) -> dict[str, Any]:
         "viewer": None,
         "upload": None,
         "idempotent_replay": False,
+        "paused_at": wire_time(row["paused_at"]) if row["status"] in _PAUSABLE else None,
         "started_at": wire_time(row["started_at"]),
         "updated_at": wire_time(row["updated_at"]),
         "finished_at": wire_time(row["finished_at"]),

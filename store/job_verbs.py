@@ -1,4 +1,4 @@
-"""What a caller does to jobs and trials: cancel, stop, delete. Each is one transaction with its intents."""
+"""Verbs of jobs and trials: cancel, pause, stop, delete. Each is one transaction with its intents."""
 
 from __future__ import annotations
 
@@ -48,6 +48,26 @@ async def request_cancel(db: Database, caller: Caller, job_id: str) -> None:
             return
         await cancel_job(connection, job_id)
         await add_intent(connection, IntentKind.CANCEL_JOB, job_id)
+
+
+async def request_pause(db: Database, caller: Caller, job_id: str, *, is_paused: bool) -> None:
+    """No further trial starts, or again as before; those that run are not touched.
+
+    A job that is terminal or cancelling stays as it is, like one that is so already.
+    """
+    await find_job(db, caller, job_id)
+    async with db.transaction() as connection:
+        row = await connection.fetchrow("SELECT status, paused_at FROM jobs WHERE id = $1 FOR UPDATE", job_id)
+        if row is None or row["status"] not in (JobStatus.QUEUED, JobStatus.RUNNING):
+            return
+        if (row["paused_at"] is not None) == is_paused:
+            return
+        await connection.execute(
+            "UPDATE jobs SET paused_at = CASE WHEN $2 THEN now() END, updated_at = now() WHERE id = $1",
+            job_id,
+            is_paused,
+        )
+        await add_intent(connection, IntentKind.PAUSE_JOB, job_id, {"is_paused": is_paused})
 
 
 async def request_stop(db: Database, caller: Caller, trial_ids: Sequence[str]) -> StopOutcome:

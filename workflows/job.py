@@ -1,4 +1,4 @@
-"""The story of a job: a sliding window of trials, a cancel, an end."""
+"""The story of a job: a sliding window of trials, pauses, a cancel, an end."""
 
 from __future__ import annotations
 
@@ -37,6 +37,8 @@ class JobWorkflow:
         self._settled: list[int] = []
         self._to_stop: list[int] = list(start.window.to_stop) if start.window else []
         self._is_cancel_wanted = start.window.is_cancel_wanted if start.window else False
+        self._is_paused = start.window.is_paused if start.window else False
+        self._pause_order = start.window.pause_order if start.window else 0
         self._settled_in_this_run = 0
 
     @workflow.signal(name=names.SIGNAL_TRIAL_SETTLED)
@@ -51,9 +53,16 @@ class JobWorkflow:
     def stop_trials(self, indexes: list[int]) -> None:
         self._to_stop.extend(indexes)
 
+    @workflow.signal(name=names.SIGNAL_SET_PAUSED)
+    def set_paused(self, order: int, is_paused: bool) -> None:
+        """What was asked last holds: words come at least once, and from several processes in any order."""
+        if order > self._pause_order:
+            self._pause_order, self._is_paused = order, is_paused
+
     @workflow.query(name=names.QUERY_PROGRESS)
     def progress(self) -> dict[str, Any]:
-        """`{job_id, n_total_trials, n_settled, n_running, n_pending, is_cancelled}`; nulls before accept."""
+        """`{job_id, n_total_trials, n_settled, n_running, n_pending, is_cancelled, is_paused}`; nulls before
+        accept."""
         w = self._window
         if w is None:
             return {"job_id": None, "n_total_trials": None, "n_settled": 0, "n_running": 0, "n_pending": None}
@@ -64,6 +73,7 @@ class JobWorkflow:
             "n_running": len(w.in_flight),
             "n_pending": w.start.n_total_trials - w.n_settled - len(w.in_flight),
             "is_cancelled": w.is_cancelled,
+            "is_paused": self._is_paused,
         }
 
     @workflow.run
@@ -71,6 +81,8 @@ class JobWorkflow:
         if self._window is None:
             accepted = await self._through_cancel(self._accept(start))
             self._window = Window(start=accepted, is_cancelled=accepted.is_cancelled)
+            if self._pause_order == 0:
+                self._is_paused = accepted.is_paused
         while not self._is_over():
             try:
                 await self._react()
@@ -124,13 +136,16 @@ class JobWorkflow:
         await self._fill()
         if self._is_over() or self._settled:
             return
+        was_paused = self._is_paused
         try:
             await workflow.wait_condition(
                 lambda: (
                     bool(self._settled or self._to_stop)
                     or (self._is_cancel_wanted and not self._open.is_cancelled)
+                    or self._is_paused != was_paused
                 ),
-                timeout=options.RECONCILE_AFTER,
+                # A paused job may have nothing in flight that could be silent.
+                timeout=options.RECONCILE_AFTER if self._open.in_flight else None,
             )
         except TimeoutError:
             await self._reconcile()
@@ -152,7 +167,7 @@ class JobWorkflow:
         """Start what there is room for in one turn: one after another would cost a turn of Temporal each."""
         w = self._open
         room = w.start.n_concurrent_trials - len(w.in_flight)
-        if w.is_cancelled or room <= 0:
+        if w.is_cancelled or self._is_paused or room <= 0:
             return
         indexes = range(w.next_index, min(w.next_index + room, w.start.n_total_trials))
         # In flight before they are started: a settle that arrives at once is not lost.
@@ -224,5 +239,10 @@ class JobWorkflow:
     def _carried(self) -> Window:
         """All that was signalled and not yet acted on goes into the next run."""
         self._drain_settled()
-        update = {"is_cancel_wanted": self._is_cancel_wanted, "to_stop": self._to_stop}
+        update = {
+            "is_cancel_wanted": self._is_cancel_wanted,
+            "is_paused": self._is_paused,
+            "pause_order": self._pause_order,
+            "to_stop": self._to_stop,
+        }
         return self._open.model_copy(update=update)

@@ -1,4 +1,4 @@
-"""Jobs: create, read, follow, cancel, download, delete."""
+"""Jobs: create, read, follow, cancel, pause, download, delete."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from fastapi import APIRouter, Request, Response
 from api.answers import json_answer
 from api.archives_out import built_archive
 from api.downloads import package_answer
-from api.platform import CallerDep, PlatformDep
+from api.platform import CallerDep, Platform, PlatformDep
 from api.queries import comma_words, idempotency_key, json_body, one_of, page_request
 from api.sse import event_stream, job_events, parse_last_event_id
 from domain.errors import ApiError
@@ -20,8 +20,9 @@ from domain.requests import parse_request
 from domain.vocabulary import JobListScope, JobStatus, TrialStatus
 from store import job_reads, trial_reads
 from store.accept import Origin, accept_job
+from store.accounts import Caller
 from store.blobs import Blobs
-from store.job_verbs import delete_job, request_cancel
+from store.job_verbs import delete_job, request_cancel, request_pause
 
 router = APIRouter()
 
@@ -101,6 +102,24 @@ async def follow_job(job_id: str, request: Request, platform: PlatformDep, calle
 async def cancel_job(job_id: str, platform: PlatformDep, caller: CallerDep) -> Response:
     """Ask for the end of every trial; answered at once."""
     await request_cancel(platform.db, caller, job_id)
+    platform.outbox.wake()
+    return json_answer(await job_reads.read_job(platform.db, caller, job_id))
+
+
+@router.post("/api/jobs/{job_id:segment}/pause")
+async def pause_job(job_id: str, platform: PlatformDep, caller: CallerDep) -> Response:
+    """Let what runs finish and start nothing more; answered at once."""
+    return await _set_paused(platform, caller, job_id, is_paused=True)
+
+
+@router.post("/api/jobs/{job_id:segment}/unpause")
+async def unpause_job(job_id: str, platform: PlatformDep, caller: CallerDep) -> Response:
+    """Go on where a pause left off."""
+    return await _set_paused(platform, caller, job_id, is_paused=False)
+
+
+async def _set_paused(platform: Platform, caller: Caller, job_id: str, *, is_paused: bool) -> Response:
+    await request_pause(platform.db, caller, job_id, is_paused=is_paused)
     platform.outbox.wake()
     return json_answer(await job_reads.read_job(platform.db, caller, job_id))
 

@@ -169,6 +169,36 @@ async def test_cancel_answers_at_once_with_temporal_down(api: Api):
     assert (await jobs.cancel(job["id"])).status == "CANCELLED"
 
 
+async def test_a_pause_answers_at_once_and_leaves_the_status(api: Api):
+    await add_dataset(api.db, api.caller)
+    job = await create(api)
+    await record.start_job(api.db, job["id"])
+
+    async def say(word: str, key: str | None = None) -> dict[str, Any]:
+        headers = api.headers(key)
+        return (await api.http.post(f"/api/jobs/{job['id']}/{word}", json={}, headers=headers)).json()
+
+    assert job["paused_at"] is None
+    paused = await say("pause")
+    assert paused["status"] == "RUNNING"
+    assert paused["paused_at"] == (await say("pause"))["paused_at"] is not None
+    assert (await api.published().jobs.get(job["id"])).status == "RUNNING"
+    assert (await say("pause", api.stranger_key))["error"]["code"] == "job_not_found"
+    assert (await say("unpause"))["paused_at"] is None
+    assert (await say("pause"))["paused_at"] is not None
+    # A cancel ends a pause too, and after it there is nothing to pause.
+    assert (await api.published().jobs.cancel(job["id"])).status == "CANCELLING"
+    assert (await say("unpause"))["paused_at"] is None
+    assert (await say("pause"))["paused_at"] is None
+    pool = await api.db.pool()
+    rows = await pool.fetch("SELECT kind, payload FROM intents ORDER BY id")
+    assert [row["payload"].get("is_paused") for row in rows if row["kind"] == "job.pause"] == [
+        True,
+        False,
+        True,
+    ]
+
+
 async def test_stop_partitions_the_ids(api: Api):
     await add_dataset(api.db, api.caller)
     job = await create(api)

@@ -17,7 +17,7 @@ from store.accept import accept_job
 from store.accounts import Caller, authenticate, ensure_owner, mint_key
 from store.database import Database
 from store.intents import IntentKind, add_intent, count_undelivered
-from store.job_verbs import request_cancel, request_stop
+from store.job_verbs import request_cancel, request_pause, request_stop
 from tests.api.conditions import until
 from tests.api.conftest import unused_port
 from tests.api.seeding import add_dataset
@@ -113,6 +113,20 @@ async def test_a_cancel_reaches_a_job_whose_start_was_not_delivered(db: Database
         await all_delivered(db)
     client = await connect(temporal)
     assert await signals_of(client, f"job/{job_id}") == [(names.SIGNAL_CANCEL, [])]
+
+
+async def test_a_pause_and_its_end_are_told_in_numbered_words(db: Database, temporal: str):
+    caller, job_id = await new_job(db)
+    for is_paused in (True, True, False, True):
+        await request_pause(db, caller, job_id, is_paused=is_paused)
+    pool = await db.pool()
+    rows = await pool.fetch("SELECT id FROM intents WHERE kind = 'job.pause' ORDER BY id")
+    numbers = [row["id"] for row in rows]
+    async with delivering(db, temporal):
+        await all_delivered(db)
+    words = list(zip(numbers, (True, False, True), strict=True))
+    told = await signals_of(await connect(temporal), f"job/{job_id}")
+    assert told == [(names.SIGNAL_SET_PAUSED, list(word)) for word in words]
 
 
 async def test_a_stop_carries_the_indexes_of_its_trials(db: Database, temporal: str):

@@ -14,6 +14,15 @@ def test_the_reference_page_is_up_to_date() -> None:
 
 
 def test_every_command_of_the_release_is_on_the_page() -> None:
-    for command in ("run", "job trials", "job resume", "trial retry", "trial trace", "dataset publish", "auth status", "up"):
+    for command in (
+        "run",
+        "job trials",
+        "job resume",
+        "trial retry",
+        "trial trace",
+        "dataset publish",
+        "auth status",
+        "up",
+    ):
         assert f"## evolve {command}\n" in reference()
     assert "`evolve job compare`" in reference().split("## Not in this release")[1]

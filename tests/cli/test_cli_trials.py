@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import Evolve
-from tests.cli.fake_api import FakeApi, archive, job, trial
+from tests.cli.fake_api import FakeApi, answer_json, archive, job, trial
 
 GATEWAY_CALL = {
     "model": "gpt-6",
@@ -142,6 +142,14 @@ def test_job_stop_ends_one_datasets_live_trials(api: FakeApi, evolve: Evolve) ->
 def test_a_cancel_tells_the_new_status(api: FakeApi, evolve: Evolve) -> None:
     api.jobs = {"a": job("a", status="RUNNING")}
     assert evolve("job", "cancel", "a").out == "a  CANCELLING\n"
+
+
+def test_a_pause_tells_since_when(api: FakeApi, evolve: Evolve) -> None:
+    paused = job("a", status="RUNNING", paused_at="2026-03-01T10:00:30.000Z")
+    api.script("POST", "/api/jobs/a/pause", answer_json(paused))
+    api.script("POST", "/api/jobs/a/unpause", answer_json(job("a", status="RUNNING", paused_at=None)))
+    assert evolve("job", "pause", "a").out == "a  RUNNING  paused since 2026-03-01T10:00:30.000Z\n"
+    assert evolve("job", "unpause", "a").out == "a  RUNNING\n"
 
 
 def test_a_delete_without_anybody_to_ask_needs_yes(api: FakeApi, evolve: Evolve) -> None:
