@@ -6,6 +6,7 @@ from temporalio import activity
 from temporalio.client import WorkflowExecutionStatus
 from temporalio.service import RPCError, RPCStatusCode
 
+from activities import searching
 from activities.signatures import (
     ACCEPT_JOB,
     CANCEL_JOB,
@@ -54,6 +55,7 @@ class Jobs:
             n_concurrent_trials=row["plan"]["n_concurrent_trials"],
             is_cancelled=row["status"] in (JobStatus.CANCELLING, JobStatus.CANCELLED),
             is_paused=row["paused_at"] is not None,
+            search={searching.JOB_ID: accept.job_id} if self._hands.has_search_attributes else {},
         )
 
     @activity.defn(name=FIND_SILENT.name)

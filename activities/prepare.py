@@ -7,6 +7,7 @@ from typing import Any
 
 from temporalio import activity
 
+from activities import searching
 from activities.failures import current_phase
 from activities.signatures import (
     FIND_PLACE,
@@ -71,7 +72,14 @@ class Prepare:
             queue=choice.queue,
             follow_queue=choice.follow_queue,
             is_probe=dispatch.is_probe,
+            search=self._search(context),
         )
+
+    def _search(self, context: TrialContext) -> dict[str, str]:
+        if not self._hands.has_search_attributes:
+            return {}
+        provider = context.plan.sandbox_provider.value
+        return searching.of_trial(context.attempt.job_id, context.task_name, context.arm, provider)
 
     @activity.defn(name=GIVE_BACK_ROOM.name)
     async def give_back_room(self, waited: CapacityWaited) -> Nothing:

@@ -65,6 +65,8 @@ class Placement(Payload):
     follow_queue: str = ""
     is_probe: bool = False
     """The provider is failing, and this trial alone is let through: it says how that went."""
+    search: dict[str, str] = {}
+    """What the workflow is to be found by; empty where its namespace has no such attributes."""
 
 
 class LeftPlace(Placement):
@@ -257,6 +259,8 @@ class JobStart(Payload):
     n_concurrent_trials: int
     is_cancelled: bool = False
     is_paused: bool = False
+    search: dict[str, str] = {}
+    """See `Placement`."""
 
 
 class JobRef(Payload):

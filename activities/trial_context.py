@@ -105,6 +105,7 @@ class Hands:
     packages: TaskPackages
     bundles: Bundles
     secret: ServerSecret
+    has_search_attributes: bool = False
     trials: dict[str, Any] = field(default_factory=dict[str, Any])
     jobs: dict[str, StoredJob] = field(default_factory=dict[str, StoredJob])
     own: dict[str, OwnHarness] = field(default_factory=dict[str, OwnHarness])

@@ -36,6 +36,7 @@ from activities.packages import TaskPackages
 from activities.prepare import Prepare
 from activities.provider_health import ProviderHealthActivities
 from activities.refining import refine_settled_spend
+from activities.searching import has_search_attributes
 from activities.settings import WorkerSettings
 from activities.trial_context import Hands
 from activities.verifier import RunVerifier
@@ -100,6 +101,7 @@ async def run_worker(settings: WorkerSettings, side: WorkflowSide, on_ready: Cal
         namespace=settings.temporal_namespace,
         data_converter=side.data_converter,
     )
+    hands.has_search_attributes = await has_search_attributes(client)
     lease = asyncio.create_task(keep_lease(db, settings, host))
     sweeping = asyncio.create_task(end_leftovers(db, settings.host_id, host))
     refining = asyncio.create_task(refine_settled_spend(db))

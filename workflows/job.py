@@ -12,6 +12,7 @@ from temporalio.exceptions import WorkflowAlreadyStartedError
 from temporalio.workflow import ParentClosePolicy
 
 from workflows import names, options
+from workflows.searching import be_found_by
 from workflows.trial import TrialWorkflow
 
 with workflow.unsafe.imports_passed_through():
@@ -81,6 +82,7 @@ class JobWorkflow:
         if self._window is None:
             accepted = await self._through_cancel(self._accept(start))
             self._window = Window(start=accepted, is_cancelled=accepted.is_cancelled)
+            be_found_by(accepted.search)
             if self._pause_order == 0:
                 self._is_paused = accepted.is_paused
         while not self._is_over():
@@ -92,7 +94,10 @@ class JobWorkflow:
             if self._is_long():
                 workflow.continue_as_new(JobInput(job_id=self._open.start.job_id, window=self._carried()))
         job = JobRef(job_id=self._open.start.job_id)
-        return await self._through_cancel(options.call(act.FINISH_JOB, job, options.RECORD))
+        end = await self._through_cancel(options.call(act.FINISH_JOB, job, options.RECORD))
+        if self._open.start.search:
+            be_found_by({names.SEARCH_OUTCOME: end.status})
+        return end
 
     async def _through_cancel(self, step: Coroutine[Any, Any, T]) -> T:
         """A step that a cancel must not cut: Temporal's own then waits, as our signal does."""

@@ -21,6 +21,7 @@ SIGNAL_STOP_TRIALS = "stop_trials"  # argument: list of trial indexes
 SIGNAL_SET_PAUSED = "set_paused"  # arguments: the intent's number, whether the job is paused
 SIGNAL_TRIAL_SETTLED = "trial_settled"
 QUERY_PROGRESS = "progress"
+SEARCH_OUTCOME = "Outcome"
 
 # Of ProviderWorkflow; activities too start and signal it.
 SIGNAL_CREATE_ENDED = signatures.SIGNAL_CREATE_ENDED

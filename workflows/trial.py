@@ -12,6 +12,7 @@ from temporalio.exceptions import ActivityError, ApplicationError
 
 from workflows import names, options
 from workflows.failures import failure_of, is_capacity_wait, is_create_failure, message_of
+from workflows.searching import be_found_by
 
 with workflow.unsafe.imports_passed_through():
     from activities import signatures as act
@@ -58,10 +59,16 @@ class TrialWorkflow:
             # Whatever comes now, the box is ended, the attempt settles, and at last the job hears of it.
             settled = await _through_cancel(self._close(failure))
             if settled.retry_after_sec is None:
+                self._tell_outcome(settled)
                 await _through_cancel(self._tell_job())
                 return settled
             back_off_sec = settled.retry_after_sec
             self._begin_next(failure)
+
+    def _tell_outcome(self, settled: act.Settled) -> None:
+        placement = self._progress.placement
+        if placement is not None and placement.search:
+            be_found_by({names.SEARCH_OUTCOME: settled.status})
 
     def _begin_next(self, failure: Failure | None) -> None:
         self._signatures.append(failure.signature if failure else None)
@@ -161,6 +168,8 @@ class TrialWorkflow:
             placement = await options.call_here(act.PREPARE_TRIAL, self._attempt, options.RECORD)
             if placement.waiting_for is None:
                 workflow.set_current_details("")
+                if self._attempt.attempt_number == 1:
+                    be_found_by(placement.search)
                 return placement
             workflow.set_current_details(f"waiting for room: {placement.waiting_for}")
             await workflow.sleep(options.WAIT_FOR_ROOM.nth(n_asked))
