@@ -12,4 +12,5 @@ def be_found_by(values: Mapping[str, str]) -> None:
     """Set search attributes of type Keyword; nothing where the activities gave none."""
     if values:
         pairs = [SearchAttributeKey.for_keyword(name).value_set(value) for name, value in values.items()]
-        workflow.upsert_search_attributes(pairs)
+        # The SDK's annotation leaves a type argument out.
+        workflow.upsert_search_attributes(pairs)  # pyright: ignore[reportUnknownMemberType]

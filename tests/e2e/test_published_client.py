@@ -148,7 +148,8 @@ async def test_a_temporal_client_starts_asks_and_reads(stack: Stack, client: Hos
     assert (result["status"], result["mean_reward"]) == ("COMPLETED", 1.0)
     assert (await handle.query("progress"))["n_settled"] == 1
     assert (await client.jobs.get(result["job_id"])).status == "COMPLETED"
-    trial = f"JobId = '{result['job_id']}' AND Agent = 'oracle' AND TaskName = 'hello-file' AND Outcome = 'SCORED'"
+    this = f"JobId = '{result['job_id']}'"
+    trial = f"{this} AND Agent = 'oracle' AND TaskName = 'hello-file' AND Outcome = 'SCORED'"
     assert [run.workflow_type async for run in temporal.list_workflows(trial)] == ["TrialWorkflow"]
-    job = f"JobId = '{result['job_id']}' AND Outcome = 'COMPLETED'"
+    job = f"{this} AND Outcome = 'COMPLETED'"
     assert [run.workflow_type async for run in temporal.list_workflows(job)] == ["JobWorkflow"]
