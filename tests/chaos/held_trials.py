@@ -11,7 +11,7 @@ from typing import Any
 
 from domain.vocabulary import AttemptPhase
 from tests.cli.stack_harness import Stack, temporary_stack, wait_until
-from tests.factories import task_files
+from tests.factories import TASK_TOML, task_files
 from tests.providers.fast import Barriers
 from tests.running_platform import OWN_SOURCE, RunningPlatform
 
@@ -24,9 +24,24 @@ PLACES: dict[str, tuple[AttemptPhase, str]] = {
     "install": (AttemptPhase.INSTALL, "install"),
     "agent": (AttemptPhase.AGENT, "agent"),
     "verify": (AttemptPhase.VERIFY, "verifier"),
+    "hand-over": (AttemptPhase.VERIFY, "collect-0"),
+    "give-room": (AttemptPhase.VERIFY, "persist"),
+    "fresh-box": (AttemptPhase.VERIFY, "create-verifier"),
+    "judge": (AttemptPhase.VERIFY, "verifier"),
     "persist": (AttemptPhase.PERSIST, "persist"),
 }
 PREPARE = "prepare"
+# Those whose verifier has a box of its own.
+SEPARATE = ("hand-over", "give-room", "fresh-box", "judge")
+SEPARATE_TOML = """
+artifacts = ["/app/solved"]
+[verifier]
+environment_mode = "separate"
+[[verifier.collect]]
+command = "make /logs/artifacts/collected"
+[environment]
+network_mode = "no-network"
+"""
 DATASET = "held"
 N_ATTEMPTS = 2
 
@@ -77,7 +92,8 @@ class HeldTrials:
                 found.append(f"{row['id']}: {row['status']} {row['reward']} {row['phase']} {row['result']}")
             found += self._faults_of_events(row)
             executed = self.ground.executions(row["id"])
-            if executed != {"agent": 1, "verifier": 1}:
+            hooks = {"collect-0": 1} if place in SEPARATE else {}
+            if executed != {"agent": 1, "verifier": 1, **hooks}:
                 found.append(f"{row['id']}: executed {dict(executed)}")
             printed = self.ground.platform.trial_files(row["id"]).get("verifier/test-stdout.txt")
             if printed != b"tested\n":
@@ -124,7 +140,8 @@ class Ground:
         self._round = 0
         tasks: dict[str, str] = {}
         for place in (*PLACES, PREPARE):
-            tasks |= {**task_files(place), f"{place}/environment/barrier": place}
+            toml = SEPARATE_TOML if place in SEPARATE else TASK_TOML
+            tasks |= {**task_files(place, toml=toml), f"{place}/environment/barrier": place}
         platform.publish(DATASET, tasks)
 
     @contextmanager

@@ -9,8 +9,8 @@ What a "command" does is written in the task: `solution/solve.sh` and `tests/tes
 words `reward X`, `reward-if-solved X`, `reward-if FILE X`, `exit N`, `print TEXT`, `solve`, `make FILE`,
 `delete FILE`, one a line (other lines are ignored). So are `pre_artifacts.sh` and collect hooks.
 
-The barriers are `build`, `create` (before a box is made), `boot` (it is made), `install`, `agent`,
-`verifier` and `persist`. A task with a word in `environment/barrier` is also held by `NAME.WORD`.
+The barriers are `build`, `create` and `create-verifier` (before a box is made), `boot` (it is made),
+`install`, `agent`, `collect-N`, `verifier` and `persist`. A task with a word in `environment/barrier` is also held by `NAME.WORD`.
 """
 
 from __future__ import annotations
@@ -288,7 +288,7 @@ class FastProvider:
 
     async def create(self, spec: BoxSpec) -> Box:
         word = spec.image.handle
-        await self.barriers.cross("create", word)
+        await self.barriers.cross("create" if spec.tag.role == "agent" else "create-verifier", word)
         self.faults.meet("create")
         root = self.boxes / spec.tag.name
         root.mkdir(exist_ok=True)
