@@ -13,11 +13,13 @@ from domain.digests import task_content_digest
 from domain.errors import TaskError
 from domain.manifests import LocalTask, Manifest, check_dataset_files, match_manifest, read_manifest
 from domain.providers import ProviderCapabilities
+from domain.script_needs import refuse_index_needs
 from domain.support import refuse_unrunnable
 from domain.tasks import Task, TaskFiles, parse_task
 from domain.vocabulary import SandboxProvider
 
 ENVIRONMENT = "environment/"
+MAX_SCRIPT_BYTES = 1024 * 1024
 
 Capabilities = Mapping[SandboxProvider, ProviderCapabilities]
 
@@ -81,7 +83,17 @@ def _read_task(
 
 def _parse(name: str, own: dict[str, Path]) -> Task:
     known = TaskFiles.of(own.keys(), lambda path: own[path].read_bytes())
-    return parse_task(name, own["task.toml"].read_bytes(), known)
+    task = parse_task(name, own["task.toml"].read_bytes(), known)
+    refuse_index_needs(
+        task, {path: file.read_bytes() for path, file in own.items() if _is_script(path, file)}
+    )
+    return task
+
+
+def _is_script(path: str, file: Path) -> bool:
+    """Whether it may be run by a verifier: what is larger is data."""
+    is_test = path.startswith("tests/") or (path.startswith("steps/") and "/tests/" in path)
+    return is_test and file.stat().st_size <= MAX_SCRIPT_BYTES
 
 
 def _image_digest(own: dict[str, Path], digests: dict[str, str], task: Task | None) -> str:

@@ -10,7 +10,8 @@ words `reward X`, `reward-if-solved X`, `reward-if FILE X`, `exit N`, `print TEX
 `delete FILE`, one a line (other lines are ignored). So are `pre_artifacts.sh` and collect hooks.
 
 The barriers are `build`, `create` and `create-verifier` (before a box is made), `boot` (it is made),
-`install`, `agent`, `collect-N`, `verifier` and `persist`. A task with a word in `environment/barrier` is also held by `NAME.WORD`.
+`install`, `agent`, `collect-N`, `verifier` and `persist`. A task with a word in `environment/barrier` is
+also held by `NAME.WORD`.
 """
 
 from __future__ import annotations

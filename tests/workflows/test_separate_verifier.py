@@ -155,3 +155,12 @@ async def test_an_environment_of_its_own_gives_it_other_variables(platform: Plat
     assert trial["reward"] == 1.0
     env = platform.provider.environment(trial["result"]["verifier_sandbox_id"], "verifier")
     assert env == {"MODE": "grade"}
+
+
+async def test_a_script_that_would_need_an_index_fails_its_import_by_name(platform: Platform) -> None:
+    header = '# /// script\n# dependencies = ["pandas"]\n# ///\n'
+    files = {**task_files("alpha", test="uv run /tests/check.py\n"), "alpha/tests/check.py": header}
+    assert await platform.publish("demo", files) == "FAILED"
+    [task] = await platform.rows("SELECT failure FROM dataset_tasks")
+    failure: Any = task["failure"]
+    assert "tests/check.py: needs pandas" in failure["message"]
