@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from domain.money import MAX_NANOS
 from domain.prices import ModelPrice, worst_case_nanos
 from gateway.bounds import ModelLimits, limit_output, prompt_bound
 from gateway.denials import Denial
@@ -76,12 +77,15 @@ def admissible(wanted: Wanted, target: Target, body: JsonObject, beta: str) -> A
         limit, changes = limit_output(dialect, body, limits, target.upstream.max_tokens_name)
         tokens_out = limit + target.upstream.reasoning_beside_limit
         adjustments += changes
+    # The service that is asked for is not always the one that is given.
+    hold_nanos = max(worst_case_nanos(each, tokens_in, tokens_out) for each in (price, target.price))
+    if hold_nanos > MAX_NANOS:
+        raise Denial("invalid", "the output limit is more than any model has")
     hides_usage = dialect == "chat" and is_stream and _ask_for_usage(body)
     name_model(dialect, target.model, body)
     return Admissible(
         body=body.encode(),
-        # The service that is asked for is not always the one that is given.
-        hold_nanos=max(worst_case_nanos(each, tokens_in, tokens_out) for each in (price, target.price)),
+        hold_nanos=hold_nanos,
         price=price,
         adjustments=tuple(adjustments),
         max_output=limit,
@@ -108,7 +112,12 @@ def _make_translatable(target: Target, dialect: Dialect, body: JsonObject, *, is
     lost = sorted(set(body.values) - carried)
     for name in lost:
         body.drop(name)
-    return [f"translated {dialect} to chat", *(f"stripped member {name}" for name in lost)]
+    return [f"translated {dialect} to chat", *(f"stripped member {_told(name)}" for name in lost)]
+
+
+def _told(name: str) -> str:
+    """A client's word as a row can hold it."""
+    return ascii(name)[1:-1][:80]
 
 
 def _of_service(price: ModelPrice, body: JsonObject) -> ModelPrice:

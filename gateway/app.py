@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import structlog
 from aiohttp import web
 
 from gateway.admission import Target, admissible, granted_model, name_model
+from gateway.bodies import BodyReader
 from gateway.bounds import estimate_tokens
 from gateway.calls import OpenCall, new_call
 from gateway.catalog import Catalog
 from gateway.denials import Denial, Protocol
 from gateway.forward import Forwarder, Outgoing
-from gateway.headers import presented_key, request_headers, upstream_query
+from gateway.headers import anthropic_betas, presented_key, request_headers, upstream_query
 from gateway.json_text import BadJson, JsonObject
 from gateway.ledger import Ledger
 from gateway.meter import Meter
@@ -36,6 +37,7 @@ class Gateway:
     catalog: Catalog
     forwarder: Forwarder
     translation: Translation
+    bodies: BodyReader = field(default_factory=BodyReader)
 
     async def runner(self, shutdown_timeout_sec: float) -> web.AppRunner:
         """Set up, without a site. Its handlers outlive their clients: they read on what is billed anyway."""
@@ -75,7 +77,7 @@ class Gateway:
         if asked.action == "model":
             return web.json_response(one_model(asked.protocol, grant, asked.model or ""))
         try:
-            body = JsonObject.of_bytes(await request.read())
+            body = JsonObject.of_bytes(await self.bodies.read(request, grant.key_id))
         except BadJson as error:
             raise Denial("invalid", str(error)) from None
         model = granted_model(grant, asked, body)
@@ -88,7 +90,7 @@ class Gateway:
     ) -> web.StreamResponse:
         upstream = self.catalog.upstream(model)
         target = Target(model, upstream, await self.catalog.price(model))
-        admitted = admissible(asked, target, body, request.headers.get("anthropic-beta", ""))
+        admitted = admissible(asked, target, body, anthropic_betas(request.headers))
         key = await self.catalog.provider_key(upstream, grant)
         row = new_call(self.ledger, grant, asked.dialect, target, admitted)
         await self.ledger.reserve(row)

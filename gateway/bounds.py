@@ -116,8 +116,8 @@ def _is_unmeasured(found: dict[str, Any]) -> bool:
         # A document may be text in the request; it is counted by its bytes. So is a schema that says "file".
         source = _mapping(found.get("source"))
         return source.get("type") not in ("text", "content") and found.keys() != {"type"}
-    inline = _mapping(found.get("inlineData") or found.get("inline_data"))
-    return bool(inline) and not _mime(inline).startswith("image/")
+    inlines = (_mapping(found.get("inlineData")), _mapping(found.get("inline_data")))
+    return any(bool(inline) and not _is_inline_image(inline) for inline in inlines)
 
 
 def _is_image(found: dict[str, Any]) -> bool:
@@ -146,7 +146,7 @@ def _image_data(dialect: Dialect, block: dict[str, Any]) -> str:
         return _data_url(block.get("image_url"))
     if dialect == "gemini":
         inline = _mapping(block.get("inlineData"))
-        return _text(inline.get("data")) if _mime(inline).startswith("image/") else ""
+        return _text(inline.get("data")) if _is_inline_image(inline) else ""
     return ""
 
 
@@ -172,8 +172,10 @@ def _data_url(value: Any) -> str:
     return text if text.startswith("data:image/") else ""
 
 
-def _mime(inline: Mapping[str, Any]) -> str:
-    return _text(inline.get("mimeType") or inline.get("mime_type"))
+def _is_inline_image(inline: Mapping[str, Any]) -> bool:
+    """Whether every spelling of its type that a server may read says so."""
+    kinds = [inline[name] for name in ("mimeType", "mime_type") if name in inline]
+    return bool(kinds) and all(_text(kind).startswith("image/") for kind in kinds)
 
 
 def _text(value: Any) -> str:

@@ -12,7 +12,6 @@ from gateway.upstreams import Upstream
 _REQUEST = frozenset(
     (
         "accept",
-        "content-type",
         "anthropic-version",
         "anthropic-beta",
         "openai-beta",
@@ -63,7 +62,8 @@ def request_headers(
         if name.lower() in _REQUEST or name.lower().startswith(_REQUEST_PREFIXES)
     )
     kept["accept-encoding"] = "identity"
-    kept.setdefault("content-type", "application/json")
+    # The body was read as UTF-8 JSON: no other charset or form of it may be what the provider reads.
+    kept["content-type"] = "application/json"
     if upstream.name == "anthropic":
         kept.setdefault("anthropic-version", "2023-06-01")
     kept.update(auth)
@@ -77,6 +77,11 @@ def response_headers(headers: Mapping[str, str]) -> CIMultiDict[str]:
         for name, value in headers.items()
         if name.lower() in _RESPONSE or name.lower().startswith(_RESPONSE_PREFIXES)
     )
+
+
+def anthropic_betas(headers: CIMultiDictProxy[str]) -> str:
+    """All that are asked for: the header may stand several times, and each goes upstream."""
+    return ",".join(headers.getall("anthropic-beta", []))
 
 
 def upstream_query(request: web.Request) -> dict[str, str]:

@@ -7,6 +7,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn, cast
 
+# What a body may hold: far more than any model reads, and as much as is read within a moment, for all trials
+# wait meanwhile. A comma is at most every value, and within text at most every character.
+MAX_COMMAS = 4_000_000
+MAX_OBJECTS = 200_000
+MAX_MEMBERS = 1_000
+
 
 class BadJson(ValueError):
     """Text that is no JSON object, or that two readers could read as two different ones."""
@@ -106,6 +112,8 @@ class JsonObject:
         return self._text[member.value_start : member.end]
 
     def _read(self) -> None:
+        if self._text.count(",") > MAX_COMMAS:
+            raise BadJson("the body has too many values")
         decoder = json.JSONDecoder(object_pairs_hook=self._unique, parse_constant=_refuse_constant)
         try:
             self._scan(decoder)
@@ -132,6 +140,8 @@ class JsonObject:
             key, key_end = cast(tuple[str, int], decoder.raw_decode(text, at))
             value_start = _expect(text, _skip(text, key_end), ":")
             value, end = decoder.raw_decode(text, value_start)
+            if len(self.values) >= MAX_MEMBERS:
+                raise BadJson("the body has too many members")
             if key in self.values:
                 raise BadJson(f"the member {key!r} occurs twice")
             self.values[key] = value
@@ -145,6 +155,8 @@ class JsonObject:
         found = dict(pairs)
         if len(found) != len(pairs):
             raise BadJson("an object in the body has a member twice")
+        if len(self.objects) >= MAX_OBJECTS:
+            raise BadJson("the body has too many objects")
         self.objects.append(found)
         return found
 

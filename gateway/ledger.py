@@ -32,6 +32,7 @@ PASSING_POLL_SEC = 1.0
 MAX_WAITING = 64
 SETTLE_BACKOFF_SEC = (0.1, 0.5, 2.0, 5.0)
 CLOSE_TIMEOUT_SEC = 3.0
+_UNWRITABLE = "end_unwritable"
 
 
 class Ledger:
@@ -124,6 +125,7 @@ class Ledger:
                 task.cancel()
 
     async def _settle_at_last(self, call: NewCall, end: CallEnd) -> None:
+        """Write it once Postgres is there; an end that it does not take is booked at the hold."""
         n_tries = 0
         while True:
             try:
@@ -132,6 +134,11 @@ class Ledger:
             except Denial:
                 await asyncio.sleep(SETTLE_BACKOFF_SEC[min(n_tries, len(SETTLE_BACKOFF_SEC) - 1)])
                 n_tries += 1
+            except Exception as error:
+                if end.error_kind == _UNWRITABLE:
+                    raise
+                log.error("a call's end cannot be written", call=call.call_id, error=type(error).__name__)
+                end = CallEnd(status="held", ended_at=end.ended_at, error_kind=_UNWRITABLE)
             else:
                 self._tell_settled(call.key_id)
                 return

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import resource
 import signal
 import tempfile
 from collections.abc import AsyncGenerator
@@ -34,12 +35,19 @@ SHUTDOWN_TIMEOUT_SEC = 5.0
 async def run_gateway(settings: GatewaySettings) -> None:
     """Serve until SIGTERM or SIGINT. Raises `OSError` when the port is taken, `EvolveError` for settings
     that cannot be used."""
+    _raise_file_limit()
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     async with serving(settings):
         log.info("gateway ready", port=settings.gateway_port, socket=str(settings.gateway_socket))
         await stop.wait()
+
+
+def _raise_file_limit() -> None:
+    """As many connections as the system lets us have: the boxes' relays hold up to 512 each."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 @asynccontextmanager

@@ -26,6 +26,8 @@ _MARKS: Mapping[Dialect, re.Pattern[bytes]] = {
 # The longest answer that is kept to read its usage when it is not a stream.
 MAX_WHOLE_BYTES = 64 * 1024 * 1024
 _MAX_LINE_BYTES = 16 * 1024 * 1024
+# A reseller's figure beyond this is none; nor is one below 0, or one that is no number.
+MAX_COST_USD = 1_000_000.0
 
 
 class Meter:
@@ -147,7 +149,7 @@ class Meter:
         told = cast(dict[str, Any], numbers)
         self._numbers |= {name: value for name, value in told.items() if value is not None}
         cost = told.get("cost")
-        if isinstance(cost, int | float) and not isinstance(cost, bool):
+        if isinstance(cost, int | float) and not isinstance(cost, bool) and 0 <= cost <= MAX_COST_USD:
             self.reported_usd = float(cost)
         self._note_service(told)
 
@@ -160,7 +162,7 @@ class Meter:
         words = cast(dict[str, Any], error) if isinstance(error, dict) else {}
         for name in ("type", "code", "status"):
             word = words.get(name)
-            if isinstance(word, str) and word != "error":
+            if isinstance(word, str) and word != "error" and word.isprintable():
                 self.error_kind = word[:80]
                 return
         self.error_kind = "error"

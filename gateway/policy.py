@@ -59,6 +59,7 @@ _ALLOWED_VALUES: Mapping[Dialect, Mapping[str, tuple[Any, ...]]] = {
     "embeddings": {},
 }
 _ALLOWED_GENERATION = {"candidateCount": (1,), "responseModalities": (["TEXT"],)}
+_GUARDED_GENERATION = ("maxOutputTokens", *_ALLOWED_GENERATION)
 # Members that rule what a call may cost: a spelling that some server takes for one of them is refused.
 _GUARDED: Mapping[Dialect, tuple[str, ...]] = {
     "chat": ("model", "max_tokens", "max_completion_tokens", "stream", "stream_options", "service_tier"),
@@ -88,22 +89,25 @@ _STRIPPED_TOOLS: Mapping[Dialect, re.Pattern[str]] = {
 
 def apply_policy(dialect: Dialect, body: JsonObject) -> list[str]:
     """Strip what is stripped, and say what it was; raises `Denial` for what is refused."""
-    _refuse_spellings(dialect, body)
+    _refuse_spellings((*_GUARDED[dialect], *_REFUSED[dialect], *_ALLOWED_VALUES[dialect]), body.values)
     _refuse_members(_REFUSED[dialect], body.values)
     _refuse_values(_ALLOWED_VALUES[dialect], body.values)
     if dialect == "gemini":
-        _refuse_values(_ALLOWED_GENERATION, _mapping(body.values.get("generationConfig")))
+        generation = _mapping(body.values.get("generationConfig"))
+        _refuse_spellings(_GUARDED_GENERATION, generation)
+        _refuse_values(_ALLOWED_GENERATION, generation)
     if dialect in ("messages", "responses"):
         _refuse_compaction(body.values)
+    if dialect == "responses":
+        _refuse_stored_items(body.values)
     _refuse_stored_files(body)
     return _strip_tools(dialect, body)
 
 
-def _refuse_spellings(dialect: Dialect, body: JsonObject) -> None:
+def _refuse_spellings(names: tuple[str, ...], values: Mapping[str, Any]) -> None:
     """Some servers match names without regard to case, and Gemini's takes snake_case as well."""
-    names = (*_GUARDED[dialect], *_REFUSED[dialect])
     known = {_plain(name): name for name in names}
-    for name in body.values:
+    for name in values:
         meant = known.get(_plain(name), name)
         if meant != name and name not in names:
             raise Denial("invalid", f"{name}: write it {meant}")
@@ -139,6 +143,13 @@ def _refuse_compaction(values: Mapping[str, Any]) -> None:
             raise Denial("invalid", f"context_management: {edit['type']} asks the model again on its own")
 
 
+def _refuse_stored_items(values: Mapping[str, Any]) -> None:
+    """An item of an earlier answer by its id alone, which is what one without a type is taken for."""
+    for item in _mappings(values.get("input")):
+        if item.get("type") == "item_reference" or (item.get("type") is None and "role" not in item):
+            raise Denial("invalid", f"input: an item_reference is not allowed here: {_SHARED}")
+
+
 def _refuse_stored_files(body: JsonObject) -> None:
     for found in body.objects:
         if "file_id" in found and (found.get("type") in _FILE_TYPES or found.keys() <= _FILE_MEMBERS):
@@ -154,8 +165,10 @@ _GEMINI_FILE_MEMBERS = {"fileUri", "file_uri", "mimeType", "mime_type", "display
 
 def _strip_tools(dialect: Dialect, body: JsonObject) -> list[str]:
     tools = body.values.get("tools")
-    if not isinstance(tools, list):
+    if tools is None:
         return []
+    if not isinstance(tools, list):
+        raise Denial("invalid", "tools must be a list")
     kept: list[Any] = []
     stripped: list[str] = []
     for tool in cast(list[Any], tools):

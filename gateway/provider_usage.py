@@ -13,10 +13,12 @@ from domain.usage import CallUsage
 from gateway.protocols import Dialect
 
 Numbers = Mapping[str, Any]
+# More than any call can use; two of them still fit the ledger's columns.
+MAX_COUNT = 1_000_000_000
 
 
 class BadUsage(ValueError):
-    """Usage numbers that are absent, negative, or that contradict each other."""
+    """Usage numbers that are absent, beyond all reason, or that contradict each other."""
 
 
 def usage_of(dialect: Dialect, numbers: Numbers) -> CallUsage:
@@ -115,7 +117,7 @@ def _maybe(numbers: Numbers, name: str) -> int | None:
     value = numbers.get(name)
     if value is None:
         return None
-    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= MAX_COUNT:
         raise BadUsage(f"{name} is no count")
     return value
 

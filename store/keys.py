@@ -210,6 +210,8 @@ async def find_key(db: Database, secret: ServerSecret, presented: str) -> KeyGra
 
     A forged one never reaches the database, and its text is compared in constant time.
     """
+    if not presented.isascii():
+        return None
     key_id = presented[len(PREFIX) : len(PREFIX) + _ID_CHARS]
     if not hmac.compare_digest(key_text(secret, key_id).encode(), presented.encode()):
         return None

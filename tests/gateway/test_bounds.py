@@ -79,6 +79,8 @@ def test_what_only_looks_like_an_image_counts_by_its_bytes() -> None:
         ("messages", {"type": "document", "source": {"type": "base64", "data": "JVBER"}}),
         ("chat", {"type": "input_audio", "input_audio": {"data": "x"}}),
         ("gemini", {"inlineData": {"mimeType": "application/pdf", "data": "x"}}),
+        ("gemini", {"inlineData": {"mimeType": "image/png", "mime_type": "application/pdf", "data": "x"}}),
+        ("gemini", {"inlineData": {"mimeType": "image/png"}, "inline_data": {"mimeType": "video/mp4"}}),
     ],
 )
 def test_documents_and_sound_count_as_the_whole_window(dialect: Dialect, part: dict[str, Any]) -> None:

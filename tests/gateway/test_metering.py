@@ -10,9 +10,11 @@ import pytest
 
 from domain.usage import CallUsage
 from gateway.idle_watch import IdleWatch
+from gateway.meter import Meter
 from store.attempt_spend import CallRow
-from store.database import Database
+from store.database import Database, now
 from store.keys import revoke_keys
+from store.spend import CallEnd, NewCall
 from tests.gateway.conftest import DOLLAR, Door, ended
 from tests.gateway.fake_provider import CHAT_STREAM, MESSAGES_STREAM, RESPONSES_STREAM, SSE, Reply, events
 from tests.waiting import eventually
@@ -98,6 +100,18 @@ async def test_an_error_within_a_stream_is_booked_at_its_hold(door: Door) -> Non
         ("/v1/messages", {**MESSAGES, "stream": False}, [b'{"content":[]}'], {}),
         ("/v1/messages", {**MESSAGES, "stream": False}, [b"<html>"], {}),
         ("/v1/messages", {**MESSAGES, "stream": False}, [b'{"usage":{"input_tokens":-5}}'], {}),
+        (
+            "/v1/messages",
+            {**MESSAGES, "stream": False},
+            [b'{"usage":{"input_tokens":3000000000,"output_tokens":1}}'],
+            {},
+        ),
+        (
+            "/v1/messages",
+            {**MESSAGES, "stream": False},
+            [b'{"usage":{"input_tokens":1,"output_tokens":1' + b"0" * 30 + b"}}"],
+            {},
+        ),
     ],
 )
 async def test_an_answer_without_a_usage_is_booked_at_its_hold(
@@ -107,6 +121,37 @@ async def test_an_answer_without_a_usage_is_booked_at_its_hold(
     assert (await door.post(path, body))[0] == 200
     [call] = await ended(door)
     assert (call.status, call.error_kind) == ("held", "usage_missing")
+
+
+@pytest.mark.parametrize("cost", ["-1", "NaN", "Infinity", "1e300", "1" + "0" * 400, "true", '"3"'])
+def test_a_reseller_s_figure_that_is_none_is_not_taken(cost: str) -> None:
+    meter = Meter("chat")
+    meter.feed(f'{{"usage":{{"prompt_tokens":1,"completion_tokens":1,"cost":{cost}}}}}'.encode())
+    assert meter.usage(is_cut=False) is not None
+    assert meter.reported_usd is None
+
+
+@pytest.mark.parametrize("word", [r"a\u0000b", r"\ud800"])
+async def test_a_provider_s_word_that_no_row_can_hold_is_an_error_all_the_same(door: Door, word: str) -> None:
+    error = f'data: {{"type":"error","error":{{"type":"{word}"}}}}\n\n'.encode()
+    door.provider.reply = Reply([*MESSAGES_STREAM[:3], error], headers=SSE)
+    await door.post("/v1/messages", MESSAGES)
+    [call] = await ended(door)
+    assert (call.status, call.error_kind) == ("held", "error")
+
+
+async def test_an_end_that_cannot_be_written_is_booked_at_the_hold(door: Door) -> None:
+    assert door.plan is not None
+    row = NewCall(
+        call_id="another", key_id=door.plan.key_id, gateway_id="gateway-1",
+        protocol="messages", model="opus", provider="anthropic", upstream_model="x", hold_nanos=500,
+        price_version="v", started_at=now(),
+    )  # fmt: skip
+    await door.gateway.ledger.reserve(row)
+    unwritable = CallEnd(status="failed", ended_at=now(), error_kind="a\0b")
+    await door.gateway.ledger.settle(row, unwritable)
+    last = (await ended(door))[-1]
+    assert (last.status, last.cost_nanos, last.error_kind) == ("held", 500, "end_unwritable")
 
 
 @pytest.mark.parametrize("status", [400, 404, 429, 500, 529])

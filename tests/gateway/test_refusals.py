@@ -77,6 +77,13 @@ async def test_a_model_without_a_price_is_refused(door: Door) -> None:
         (GEMINI_PATH, {"generation_config": {"maxOutputTokens": 9}}, "generationConfig"),
         (GEMINI_PATH, {"generationConfig": {"candidateCount": 3}}, "candidateCount"),
         (GEMINI_PATH, {"tools": [{"codeExecution": {}}]}, "codeExecution"),
+        (GEMINI_PATH, {"generationConfig": {"candidate_count": 8}}, "candidateCount"),
+        (GEMINI_PATH, {"generationConfig": {"maxOutputTokens": 1, "max_output_tokens": 9}}, "maxOutput"),
+        (GEMINI_PATH, {"generationConfig": {"response_modalities": ["IMAGE"]}}, "responseModalities"),
+        ("/v1/chat/completions", {**CHAT, "N": 2}, "write it n"),
+        ("/v1/chat/completions", {**CHAT, "tools": {"type": "web_search"}}, "tools must be a list"),
+        ("/v1/responses", {**RESPONSES, "input": [{"type": "item_reference", "id": "i"}]}, "item_reference"),
+        ("/v1/responses", {**RESPONSES, "input": [{"id": "i"}]}, "item_reference"),
     ],
 )
 async def test_what_has_no_bound_or_leads_elsewhere_is_refused_by_name(
