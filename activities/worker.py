@@ -11,6 +11,7 @@ from datetime import timedelta
 from typing import Any
 
 import structlog
+from pydantic import ValidationError
 from temporalio.client import Client
 from temporalio.converter import DataConverter
 from temporalio.worker import Worker, WorkflowRunner
@@ -40,6 +41,7 @@ from activities.searching import has_search_attributes
 from activities.settings import WorkerSettings
 from activities.trial_context import Hands
 from activities.verifier import RunVerifier
+from domain.errors import EvolveError
 from store import migrations
 from store.blobs import Blobs
 from store.database import Database
@@ -164,6 +166,8 @@ def make_workers(client: Client, settings: WorkerSettings, hands: Hands, side: W
             task_queue=side.queue,
             workflows=side.workflows,
             workflow_runner=side.runner,
+            # Any other error is a bug of the code: its task is tried until a worker with better code comes.
+            workflow_failure_exception_types=[EvolveError, ValidationError],
             activities=shared,
             max_concurrent_activities=SHORT_SLOTS,
             **options,
