@@ -7,7 +7,7 @@ import time
 import traceback
 from collections.abc import Callable
 
-from tests.bench import api_reads, cancel, gateway, nop_job, oracle_docker
+from tests.bench import api_reads, cancel, gateway, nop_job, oracle_docker, separate_verifier
 from tests.bench.figures import Figure, print_table, say
 
 PARTS: dict[str, Callable[[], list[Figure]]] = {
@@ -16,6 +16,7 @@ PARTS: dict[str, Callable[[], list[Figure]]] = {
     "cancel": cancel.measure,
     "gateway": gateway.measure,
     "oracle_docker": oracle_docker.measure,
+    "separate_verifier": separate_verifier.measure,
 }
 
 
