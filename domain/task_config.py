@@ -401,9 +401,20 @@ def _toml_table(text: str | bytes, file_name: str) -> dict[str, Any]:
     except UnicodeDecodeError as error:
         raise TaskError(f"{file_name}: not UTF-8 (byte {error.start})") from None
     try:
-        return tomllib.loads(decoded.removeprefix("\ufeff"))
+        table = tomllib.loads(decoded.removeprefix("\ufeff"))
     except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise TaskError(f"{file_name}: not TOML: {error}") from None
+    if "\\" in decoded and _holds_nul(table):
+        raise TaskError(f"{file_name}: holds a NUL character, which no path, variable or record can hold")
+    return table
+
+
+def _holds_nul(value: Any) -> bool:
+    if isinstance(value, str):
+        return "\0" in value
+    if isinstance(value, dict):
+        return any(_holds_nul(each) for item in cast("dict[str, Any]", value).items() for each in item)
+    return isinstance(value, list) and any(map(_holds_nul, cast("list[Any]", value)))
 
 
 def validation_sentence(error: ValidationError, limit: int = 5) -> str:

@@ -175,6 +175,8 @@ def instruction_text(data: bytes | None, name: str) -> str | None:
     """An instruction as text; raises `TaskError` naming the file."""
     if data is None:
         return None
+    if b"\0" in data:
+        raise TaskError(f"{name}: holds a NUL character (byte {data.index(0)})")
     try:
         return data.decode()
     except UnicodeDecodeError as error:

@@ -8,6 +8,7 @@ to decide what happens next).
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
@@ -20,6 +21,8 @@ from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, async_sessionmaker, create_async_engine
 from sqlmodel import Column, SQLModel
 
+# A backslash that is itself escaped begins no escape.
+_NUL = re.compile(r"(?<!\\)((?:\\\\)*)\\u0000")
 POOL_MIN, POOL_MAX = 1, 12
 # A process that is frozen inside a transaction keeps its locks no longer than this: its successor waits
 # for them. Longer than anything of ours takes between two statements.
@@ -54,8 +57,13 @@ def now() -> datetime:
 
 
 def encode_json(value: Any) -> str:
-    """JSON text; refuses NaN and infinity by writing null, as the contract wants (1.19)."""
-    return to_json(value, inf_nan_mode="null").decode()
+    """JSON text for JSONB: NaN and infinity become null, as the contract wants (1.19).
+
+    A NUL, which Postgres holds in no text, becomes U+FFFD: what a program in a box printed beside its
+    output must not cost the record of its run.
+    """
+    text = to_json(value, inf_nan_mode="null").decode()
+    return _NUL.sub(r"\1\\ufffd", text) if "\\u0000" in text else text
 
 
 async def _prepare_connection(connection: Any) -> None:

@@ -183,6 +183,7 @@ def test_a_numeric_text_is_a_timeout_as_in_harbor() -> None:
         ("[[environment.mcp_servers]]\nname = 'm'\nurl = 'http://u:p@h/'", "no credential"),
         ("not toml", "task.toml: not TOML"),
         (b"\xff", "task.toml: not UTF-8 (byte 0)"),
+        (b'[metadata]\na = [{b = "x\\u0000"}]', "task.toml: holds a NUL character"),
     ],
 )
 def test_what_is_malformed_is_refused_by_its_name(toml: str | bytes, told: str) -> None:
@@ -276,3 +277,4 @@ def test_a_group_in_the_dockerfiles_user_is_refused() -> None:
 
 def test_an_instruction_that_is_not_utf8_is_refused() -> None:
     assert "instruction.md: not UTF-8 (byte 1)" in refusal(instruction=b"a\xff")
+    assert "instruction.md: holds a NUL character (byte 1)" in refusal(instruction=b"a\0")
