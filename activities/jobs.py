@@ -23,7 +23,7 @@ from activities.signatures import (
 )
 from activities.trial_context import Hands
 from domain.errors import EvolveError
-from domain.jobs import JobCreate
+from domain.jobs import JobCreate, JobPlan
 from domain.requests import parse_json_object, parse_request
 from domain.vocabulary import TRIAL_TERMINAL, JobStatus
 from store import record
@@ -55,6 +55,7 @@ class Jobs:
             n_concurrent_trials=row["plan"]["n_concurrent_trials"],
             is_cancelled=row["status"] in (JobStatus.CANCELLING, JobStatus.CANCELLED),
             is_paused=row["paused_at"] is not None,
+            is_regrade=JobPlan.model_validate(row["plan"]).is_regrade,
             search={searching.JOB_ID: accept.job_id} if self._hands.has_search_attributes else {},
         )
 

@@ -187,6 +187,8 @@ FIND_PLACE = Signature("find_place", AttemptRef, LeftPlace)
 OPEN_BOX = Signature("open_box", PlacedAttempt, OpenedBox)
 RUN_AGENT = Signature("run_agent", BoxedAttempt, AgentEnd)
 RUN_VERIFIER = Signature("run_verifier", VerifierInput, VerifierEnd)
+REGRADE_TRIAL = Signature("regrade_trial", PlacedAttempt, VerifierEnd)
+"""A trial without an agent: its verifier judges what that of another trial judged."""
 CLOSE_TRIAL = Signature("close_trial", CloseInput, Settled)
 SETTLE_TRIAL = Signature("settle_trial", CloseInput, Settled)
 """The last resort when closing itself fails for good: settle, and leave the box to the reaper."""
@@ -259,6 +261,7 @@ class JobStart(Payload):
     n_concurrent_trials: int
     is_cancelled: bool = False
     is_paused: bool = False
+    is_regrade: bool = False
     search: dict[str, str] = {}
     """See `Placement`."""
 

@@ -109,7 +109,7 @@ class RunVerifier:
     async def _in_a_box_of_its_own(
         self, context: TrialContext, attempt: VerifierInput, windows: Windows
     ) -> Box:
-        separate = SeparateVerifier(self._hands, context, attempt)
+        separate = self._separate(context, attempt)
         inputs = await separate.recorded()
         box = await separate.open(windows)
         if await process.status(box, PROCESS) is None:
@@ -118,6 +118,9 @@ class RunVerifier:
             env = verifier_place(context.task).env
             await process.start(box, await self._spec(context, box, attempt.timeout_sec, env))
         return box
+
+    def _separate(self, context: TrialContext, attempt: VerifierInput) -> SeparateVerifier:
+        return SeparateVerifier(self._hands, context, attempt)
 
     async def _follow(
         self, context: TrialContext, attempt: VerifierInput, box: Box, windows: Windows

@@ -37,6 +37,7 @@ from activities.packages import TaskPackages
 from activities.prepare import Prepare
 from activities.provider_health import ProviderHealthActivities
 from activities.refining import refine_settled_spend
+from activities.regrade import RegradeTrial
 from activities.searching import has_search_attributes
 from activities.settings import WorkerSettings
 from activities.trial_context import Hands
@@ -152,6 +153,7 @@ def make_workers(client: Client, settings: WorkerSettings, hands: Hands, side: W
         OpenBox(hands).open_box,
         RunAgent(hands).run_agent,
         RunVerifier(hands).run_verifier,
+        RegradeTrial(hands).regrade_trial,
         imports.build,
     ]
     options: dict[str, Any] = {

@@ -11,6 +11,13 @@ from cli.client import Json, connect, path
 from cli.options import JobId, JsonFlag, TrialId
 from cli.output import hint, is_terminal, print_json, say
 
+WithTests = Annotated[
+    str | None,
+    typer.Option(
+        "--with-tests", metavar="DATASET@VERSION", help="Judge by the tests of this version instead."
+    ),
+]
+
 
 def resume_job(
     job_id: JobId,
@@ -50,10 +57,42 @@ def retry_trial(trial_id: TrialId, as_json: JsonFlag = False) -> None:
     _derive(path("/api/trials/{}/retry", trial_id), {}, as_json=as_json)
 
 
-def _derive(route: str, body: Json, *, as_json: bool) -> None:
+def regrade_job(
+    job_id: JobId,
+    statuses: Annotated[
+        str | None, typer.Option("--status", metavar="A,B", help="Only trials of these statuses.")
+    ] = None,
+    task_name: Annotated[str | None, typer.Option("--task", metavar="NAME", help="Only this task.")] = None,
+    with_tests: WithTests = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """Let separate verifiers judge again what they judged, as a new job. No agent runs.
+
+    Trials whose verifier shared the agent's box, has steps or asks a language model are passed over.
+    """
+    body = _tests(with_tests)
+    if statuses is not None:
+        body["statuses"] = [word.strip() for word in statuses.split(",") if word.strip()]
+    if task_name is not None:
+        body["task_name"] = task_name
+    _derive(path("/api/jobs/{}/regrade", job_id), body, as_json=as_json, is_keyed=False)
+
+
+def regrade_trial(trial_id: TrialId, with_tests: WithTests = None, as_json: JsonFlag = False) -> None:
+    """Let one trial's separate verifier judge again what it judged, as a new job. No agent runs."""
+    _derive(path("/api/trials/{}/regrade", trial_id), _tests(with_tests), as_json=as_json, is_keyed=False)
+
+
+def _tests(reference: str | None) -> Json:
+    from cli.jobspec import dataset_selector  # here: yaml and models, which the others do without
+
+    return {} if reference is None else {"with_tests": dataset_selector(reference, "--with-tests")}
+
+
+def _derive(route: str, body: Json, *, as_json: bool, is_keyed: bool = True) -> None:
     with connect() as client:
         # The key lets the request be sent again if its answer is lost: still one job.
-        job = client.post(route, body, idempotency_key=str(uuid.uuid4()))
+        job = client.post(route, body, idempotency_key=str(uuid.uuid4()) if is_keyed else None)
     if as_json:
         print_json(job)
         return

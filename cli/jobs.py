@@ -25,7 +25,7 @@ from cli.cells import (
     trial_money,
 )
 from cli.client import Client, Json, connect, path
-from cli.derived import resume_job, retry_job
+from cli.derived import regrade_job, resume_job, retry_job
 from cli.errors import CliError
 from cli.flag_groups import with_flag_groups
 from cli.options import JobId, JsonFlag, OutputDirectory
@@ -230,6 +230,7 @@ def download_job(job_id: JobId, directory: OutputDirectory = Path("jobs")) -> No
 app.command("grep")(grep_job)
 app.command("resume")(resume_job)
 app.command("retry")(retry_job)
+app.command("regrade")(regrade_job)
 
 
 def stop_trials(client: Client, trial_ids: list[str]) -> Json:
@@ -257,4 +258,4 @@ def print_stopped(answers: Json, *, as_json: bool) -> None:
         raise CliError(f"no such trial: {', '.join(map(str, missing))}", code="trial_not_found")
 
 
-later.refuse(app, "evolve job", "compare", "regrade", "share", "imports", "import")
+later.refuse(app, "evolve job", "compare", "share", "imports", "import")

@@ -59,11 +59,11 @@ def read_config(path: Path) -> Json:
     return cast("Json", value)
 
 
-def dataset_selector(reference: str) -> Json:
+def dataset_selector(reference: str, flag: str = "-d") -> Json:
     """`name[@version]`, split at the first `@`; an empty half is a usage error."""
     name, at, version = (part.strip() for part in reference.partition("@"))
     if not name or (at and not version):
-        raise _usage("-d", f"{reference!r} is not name or name@version")
+        raise _usage(flag, f"{reference!r} is not name or name@version")
     return {"name": name, "version": version} if at else {"name": name}
 
 

@@ -29,7 +29,7 @@ from cli.cells import (
     trial_money,
 )
 from cli.client import Client, Json, connect, path
-from cli.derived import retry_trial
+from cli.derived import regrade_trial, retry_trial
 from cli.errors import CliError
 from cli.jobs import print_stopped, stop_trials
 from cli.options import JsonFlag, OutputDirectory, TrialId
@@ -222,4 +222,5 @@ def stop(
 
 
 app.command("retry")(retry_trial)
-later.refuse(app, "evolve trial", "regrade", "files", "logs", "procs")
+app.command("regrade")(regrade_trial)
+later.refuse(app, "evolve trial", "files", "logs", "procs")

@@ -11,6 +11,7 @@ from workflows.archive import ArchiveWorkflow
 from workflows.dataset_import import DatasetImportWorkflow
 from workflows.job import JobWorkflow
 from workflows.provider import ProviderWorkflow
+from workflows.regrade import RegradeWorkflow
 from workflows.trial import TrialWorkflow
 
 # Our models are passed through: re-executing them for each workflow costs ten times its run.
@@ -38,7 +39,14 @@ def workflow_side(queue: str = names.QUEUE, runner: WorkflowRunner | None = None
     a fifth of a worker's work, and let code that was replaced under a live worker into new workflows.
     """
     return WorkflowSide(
-        workflows=[JobWorkflow, TrialWorkflow, DatasetImportWorkflow, ArchiveWorkflow, ProviderWorkflow],
+        workflows=[
+            JobWorkflow,
+            TrialWorkflow,
+            RegradeWorkflow,
+            DatasetImportWorkflow,
+            ArchiveWorkflow,
+            ProviderWorkflow,
+        ],
         queue=queue,
         data_converter=names.DATA_CONVERTER,
         runner=runner or UnsandboxedWorkflowRunner(),

@@ -15,7 +15,7 @@ from pydantic import Field
 from pydantic_core import to_json
 
 from domain.errors import ApiError
-from domain.jobs import Derivation, JobPlan, TrialSlot, trial_id_of
+from domain.jobs import DatasetVersionRef, Derivation, JobPlan, TrialSlot, trial_id_of
 from domain.requests import RequestModel
 from domain.vocabulary import ExceptionType, JobStatus, SourceAction, TrialStatus
 
@@ -104,14 +104,14 @@ class DerivedJob:
     plan: JobPlan
     chosen: Sequence[SourceTrial]
 
-    def slots(self) -> Iterator[TrialSlot]:
-        """Every trial, by index."""
+    def slots(self, version_id: str | None = None) -> Iterator[TrialSlot]:
+        """Every trial, by index, of the task as its source's, or as `version_id` has it."""
         for index, trial in enumerate(self.chosen):
             yield TrialSlot(
                 index=index,
                 trial_id=trial_id_of(self.plan.job_id, index),
                 source=trial.source,
-                version_id=trial.version_id,
+                version_id=version_id or trial.version_id,
                 task_name=trial.task_name,
                 arm_index=trial.arm_index,
                 attempt=trial.attempt,
@@ -195,7 +195,13 @@ def selection_fingerprint(source_job_id: str, chosen: Sequence[SourceTrial]) -> 
     return hashlib.sha256(to_json(document)).hexdigest()
 
 
-def derive(source: JobPlan, chosen: Sequence[SourceTrial], action: SourceAction, job_id: str) -> DerivedJob:
+def derive(
+    source: JobPlan,
+    chosen: Sequence[SourceTrial],
+    action: SourceAction,
+    job_id: str,
+    with_tests: DatasetVersionRef | None = None,
+) -> DerivedJob:
     """The plan of a derived job: its source's, with only the chosen trials."""
     n_tasks = Counter(name for name, _ in {(trial.source, trial.task_name) for trial in chosen})
     update = {
@@ -209,7 +215,11 @@ def derive(source: JobPlan, chosen: Sequence[SourceTrial], action: SourceAction,
             action=action,
             source_job_id=source.job_id,
             n_trials=len(chosen),
-            n_spending_trials=sum(source.arms[trial.arm_index].spends for trial in chosen),
+            # A regrade runs no agent.
+            n_spending_trials=sum(
+                action != "regrade" and source.arms[trial.arm_index].spends for trial in chosen
+            ),
+            with_tests=with_tests,
         ),
     }
     return DerivedJob(source.model_copy(update=update), chosen)

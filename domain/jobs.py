@@ -182,6 +182,15 @@ class TrialSlot:
     source_trial_id: str | None = None
 
 
+class DatasetVersionRef(BaseModel):
+    """The dataset version whose tests a regrade runs in place of those that judged first."""
+
+    model_config = ConfigDict(frozen=True)
+
+    name: str
+    version: str
+
+
 class Derivation(BaseModel):
     """What a derived job was made of: trials of another job, chosen one by one."""
 
@@ -192,10 +201,15 @@ class Derivation(BaseModel):
     n_trials: int
     n_spending_trials: int
     """Of them, those that run an agent which calls a model."""
+    with_tests: DatasetVersionRef | None = None
 
     def wire(self) -> dict[str, str]:
         """SourceJob of contract §3.6."""
         return {"action": self.action, "type": "hub", "job_id": self.source_job_id}
+
+    def marks(self) -> dict[str, Any]:
+        """What job and trials say beyond the contract: a regrade by changed tests names their version."""
+        return {"x_with_tests": self.with_tests.model_dump()} if self.with_tests else {}
 
 
 class JobPlan(BaseModel):

@@ -111,14 +111,18 @@ def _key(request: JobCreate, origin: Origin) -> IdempotencyKey | None:
 
 async def _resolve_versions(connection: Any, caller: Caller, request: JobCreate) -> list[VersionTasks]:
     return [
-        await _resolve_version(connection, caller, selector, f"datasets[{position}]")
+        await resolve_version(connection, caller, selector, f"datasets[{position}]")
         for position, selector in enumerate(request.datasets)
     ]
 
 
-async def _resolve_version(
+async def resolve_version(
     connection: Any, caller: Caller, selector: DatasetSelector, param: str
 ) -> VersionTasks:
+    """A READY version of a dataset that the caller sees; it stays until the end of the transaction.
+
+    Raises the refusals of contract §2.7, their `param` below this one.
+    """
     dataset = await connection.fetchrow(_DATASET, selector.name, caller.org_ids)
     if dataset is None:
         message = f"{param}.name: no dataset {selector.name}."

@@ -19,7 +19,7 @@ from domain.derivation import (
     selection_fingerprint,
 )
 from domain.errors import ApiError
-from domain.jobs import JobPlan
+from domain.jobs import DatasetVersionRef, JobPlan
 from domain.vocabulary import JobStatus, SourceAction, TrialStatus
 from store.accounts import Caller
 from store.budgets import refuse_without_credits
@@ -48,6 +48,18 @@ class Asked:
     idempotency_key: str | None = None
 
 
+@dataclass(frozen=True)
+class Chosen:
+    """What the derived job is made of. `version_id` is the version whose tests judge, where it is another
+    than the source's: that of `with_tests`."""
+
+    action: SourceAction
+    trials: Sequence[SourceTrial]
+    key: IdempotencyKey | None = None
+    version_id: str | None = None
+    with_tests: DatasetVersionRef | None = None
+
+
 async def resume_job(
     db: Database, caller: Caller, job_id: str, request: ResumeRequest, idempotency_key: str | None
 ) -> Accepted:
@@ -74,26 +86,43 @@ async def retry_trial(db: Database, caller: Caller, trial_id: str, idempotency_k
 async def _derive(db: Database, caller: Caller, source_job_id: str, asked: Asked) -> Accepted:
     """Write the derived job or refuse it; nothing is written when it is refused."""
     async with db.transaction() as connection:
-        row = await connection.fetchrow(_SOURCE, source_job_id, caller.user_id, caller.org_ids)
-        if row is None:
-            raise ApiError("job_not_found", f"No job {source_job_id}.")
-        source = await _source(connection, row)
+        row, source = await lock_source(connection, caller, source_job_id)
         chosen = asked.select(source)
         key = _key(source_job_id, chosen, asked)
         earlier = await find_earlier(connection, caller.user_id, key)
         if earlier is not None:
             return Accepted(earlier, is_replay=True)
         await refuse_without_credits(connection, caller.user_id)
-        derived = derive(source.plan, chosen, asked.action, str(uuid4()))
-        new = NewJob(
-            plan=derived.plan,
-            slots=list(derived.slots()),
-            owner_user_id=caller.user_id,
-            org_id=row["org_id"],
-            at=now(),
-            key=key,
+        return await insert_derived(
+            connection, caller, row["org_id"], source, Chosen(asked.action, chosen, key)
         )
-        await insert_job(connection, new)
+
+
+async def lock_source(connection: Any, caller: Caller, job_id: str) -> tuple[Any, SourceJob]:
+    """A job with its trials, which cannot be deleted before the transaction's end; its row has `org_id`.
+
+    Raises `job_not_found`.
+    """
+    row = await connection.fetchrow(_SOURCE, job_id, caller.user_id, caller.org_ids)
+    if row is None:
+        raise ApiError("job_not_found", f"No job {job_id}.")
+    return row, await _source(connection, row)
+
+
+async def insert_derived(
+    connection: Any, caller: Caller, org_id: str, source: SourceJob, chosen: Chosen
+) -> Accepted:
+    """Write the job of the chosen trials, in the organization of its source."""
+    derived = derive(source.plan, chosen.trials, chosen.action, str(uuid4()), chosen.with_tests)
+    new = NewJob(
+        plan=derived.plan,
+        slots=list(derived.slots(chosen.version_id)),
+        owner_user_id=caller.user_id,
+        org_id=org_id,
+        at=now(),
+        key=chosen.key,
+    )
+    await insert_job(connection, new)
     return Accepted(derived.plan.job_id, is_replay=False)
 
 

@@ -180,6 +180,7 @@ def _wire(row: Any, groups: dict[str, Any]) -> dict[str, Any]:
         "upload": None,
         "idempotent_replay": False,
         "paused_at": wire_time(row["paused_at"]) if row["status"] in _PAUSABLE else None,
+        **(plan.derivation.marks() if plan.derivation else {}),
         "started_at": wire_time(row["started_at"]),
         "updated_at": wire_time(row["updated_at"]),
         "finished_at": wire_time(row["finished_at"]),

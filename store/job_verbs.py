@@ -15,6 +15,7 @@ from store.database import Database
 from store.intents import IntentKind, add_intent
 from store.job_reads import find_job
 from store.record import cancel_job
+from store.verifier_inputs import MEMBER
 
 _LOCK_JOBS_OF = """
 SELECT FROM jobs WHERE id IN (SELECT job_id FROM trials WHERE id = ANY($1)) ORDER BY id FOR UPDATE
@@ -24,6 +25,7 @@ SELECT t.id, t.job_id, t.index, t.status FROM trials t JOIN jobs j ON j.id = t.j
 WHERE t.id = ANY($1) AND (j.owner_user_id = $2 OR j.org_id = ANY($3))
 ORDER BY t.job_id, t.index
 """
+_INPUTS = "SELECT result #>> $2 AS key FROM trials WHERE job_id = $1 AND result #>> $2 IS NOT NULL"
 _LIVE_REGRADES = """
 SELECT id FROM jobs WHERE source_job_id = $1 AND plan -> 'derivation' ->> 'action' = 'regrade'
   AND NOT (status = ANY($2)) ORDER BY started_at, id
@@ -121,6 +123,7 @@ async def delete_job(db: Database, caller: Caller, job_id: str) -> tuple[int, li
             "SELECT DISTINCT blob_key FROM trial_files WHERE trial_id = ANY($1)", trial_ids
         )
         keys = [row["blob_key"] for row in files]
+        keys += [row["key"] for row in await connection.fetch(_INPUTS, job_id, [MEMBER, "artifacts_key"])]
         keys += await forget_archives(connection, [job_id, *trial_ids])
         await connection.execute("DELETE FROM jobs WHERE id = $1", job_id)
     return len(trial_ids), keys

@@ -149,8 +149,9 @@ async def delete_dataset(db: Database, caller: Caller, name: str) -> list[str]:
     async with db.transaction() as connection:
         await connection.execute("SELECT FROM datasets WHERE id = $1 FOR UPDATE", dataset["id"])
         jobs = await connection.fetch(
-            "SELECT id FROM jobs WHERE plan @> $1 ORDER BY started_at DESC LIMIT 5",
+            "SELECT id FROM jobs WHERE plan @> $1 OR plan @> $2 ORDER BY started_at DESC LIMIT 5",
             {"datasets": [{"name": name}]},
+            {"derivation": {"with_tests": {"name": name}}},
         )
         if jobs:
             details = {"sampleJobIds": [row["id"] for row in jobs]}

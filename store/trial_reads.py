@@ -7,6 +7,7 @@ from typing import Any
 
 from domain.arms import AgentArm
 from domain.errors import ApiError
+from domain.jobs import Derivation
 from domain.money import usd_of_nanos
 from domain.trials import TrialColumns, trial_wire
 from domain.vocabulary import AttemptPhase, TrialStatus
@@ -29,7 +30,10 @@ _VISIBLE = """
 FROM trials t JOIN jobs j ON j.id = t.job_id
 WHERE t.id = ANY($1) AND (j.owner_user_id = $2 OR j.org_id = ANY($3))
 """
-_PLAN = ", j.plan -> 'arms' AS arms, (j.plan ->> 'max_trial_spend_nanos')::bigint AS max_trial_spend_nanos"
+_PLAN = """
+, j.plan -> 'arms' AS arms, (j.plan ->> 'max_trial_spend_nanos')::bigint AS max_trial_spend_nanos,
+  j.plan -> 'derivation' AS derivation
+"""
 _ONE = f"{_COLUMNS} {_PLAN} {_VISIBLE}"
 _FILES = """
 SELECT path, size_bytes FROM trial_files
@@ -53,6 +57,7 @@ async def list_trials(
     job = await find_job(db, caller, job_id)
     arms = [AgentArm.model_validate(arm) for arm in job["plan"]["arms"]]
     cap_usd = usd_of_nanos(job["plan"]["max_trial_spend_nanos"])
+    marks = _marks(job["plan"].get("derivation"))
     pool = await db.pool()
     (after,) = request.after or (-1,)
     rows = await pool.fetch(_LIST, job_id, after, statuses, source, request.fetch)
@@ -60,7 +65,7 @@ async def list_trials(
         rows,
         request,
         lambda row: (row["index"],),
-        lambda row: _wire(row, arms[row["arm_index"]], cap_usd, is_list_row=True),
+        lambda row: _wire(row, arms[row["arm_index"]], cap_usd, is_list_row=True) | marks,
     )
 
 
@@ -133,7 +138,17 @@ async def files_under(db: Database, trial: Any, prefix: str) -> list[Any]:
 
 def _single(row: Any) -> dict[str, Any]:
     arm = AgentArm.model_validate(row["arms"][row["arm_index"]])
-    return _wire(row, arm, usd_of_nanos(row["max_trial_spend_nanos"]), is_list_row=False)
+    body = _wire(row, arm, usd_of_nanos(row["max_trial_spend_nanos"]), is_list_row=False)
+    return body | _marks(row["derivation"])
+
+
+def is_regrade(trial: Any) -> bool:
+    """Whether a row of `find_trial` is a verifier's second judgement: it has no folder (contract §6.6)."""
+    return trial["derivation"] is not None and trial["derivation"]["action"] == "regrade"
+
+
+def _marks(derivation: Any) -> dict[str, Any]:
+    return {} if derivation is None else Derivation.model_validate(derivation).marks()
 
 
 def _wire(row: Any, arm: AgentArm, cap_usd: float, *, is_list_row: bool) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from temporalio.exceptions import WorkflowAlreadyStartedError
 from temporalio.workflow import ParentClosePolicy
 
 from workflows import names, options
+from workflows.regrade import RegradeWorkflow
 from workflows.searching import be_found_by
 from workflows.trial import TrialWorkflow
 
@@ -193,7 +194,7 @@ class JobWorkflow:
         again = WorkflowIDReusePolicy.ALLOW_DUPLICATE_FAILED_ONLY
         try:
             await workflow.start_child_workflow(
-                TrialWorkflow.run,
+                RegradeWorkflow.run if self._open.start.is_regrade else TrialWorkflow.run,
                 start,
                 id=names.trial_workflow_id(trial),
                 parent_close_policy=ParentClosePolicy.ABANDON,

@@ -11,6 +11,7 @@ QUEUE = "evolve"
 
 JOB_WORKFLOW = "JobWorkflow"
 TRIAL_WORKFLOW = "TrialWorkflow"
+REGRADE_WORKFLOW = "RegradeWorkflow"
 DATASET_IMPORT_WORKFLOW = "DatasetImportWorkflow"
 ARCHIVE_WORKFLOW = "ArchiveWorkflow"
 PROVIDER_WORKFLOW = signatures.PROVIDER_WORKFLOW

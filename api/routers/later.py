@@ -12,7 +12,6 @@ from domain.errors import ApiError
 
 router = APIRouter()
 
-_REGRADES = "regrades"
 _SKILLS = "skills"
 _SECRETS = "managed secrets"
 _UPLOADED = "uploaded jobs"
@@ -47,12 +46,10 @@ _ROUTES: tuple[tuple[str, str, str], ...] = (
     ("POST", "/api/jobs/upload/uploads", _UPLOADED),
     ("HEAD PATCH", "/api/jobs/upload/uploads/{session_id:segment}", _UPLOADED),
     ("POST", "/api/jobs/upload/uploads/{session_id:segment}/complete", _UPLOADED),
-    ("POST", f"{_JOB}/regrade", _REGRADES),
     ("POST", f"{_JOB}/analyze", _ANALYSES),
     ("POST", f"{_JOB}/share", _SHARING),
     ("POST", f"{_JOB}/unshare", _SHARING),
     ("GET", f"{_JOB}/shares", _SHARING),
-    ("POST", f"{_TRIAL}/regrade", _REGRADES),
     ("GET", "/api/analyses", _ANALYSES),
     ("GET", "/api/analyses/defaults", _ANALYSES),
     ("GET", "/api/analyses/{analysis_id:segment}/download", _ANALYSES),

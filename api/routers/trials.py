@@ -79,5 +79,11 @@ async def download_trial(
     trial = await trial_reads.find_trial(platform.db, caller, trial_id)
     if not TrialStatus(trial["status"]).is_terminal:
         raise ApiError("trial_not_settled", f"The trial is {trial['status']}; its folder comes at the end.")
+    if trial_reads.is_regrade(trial):
+        raise ApiError(
+            "feature_unsupported",
+            f"The trial is a regrade and has no folder; the agent's run is in {trial['source_trial_id']}.",
+            details={"source_trial_id": trial["source_trial_id"]},
+        )
     package = await built_archive(platform, request, "trial", trial_id, f"trial-{trial_id}.tar.gz")
     return await package_answer(platform.blobs, package)

@@ -208,7 +208,6 @@ LATER = [
     ("POST", "/api/jobs/upload/uploads"),
     ("PATCH", "/api/jobs/upload/uploads/x"),
     ("GET", "/api/jobs/imports/x"),
-    ("POST", "/api/jobs/x/regrade"),
     ("POST", "/api/jobs/x/analyze"),
     ("GET", "/api/jobs/x/shares"),
     ("GET", "/api/trials/x/filesystem"),

@@ -23,6 +23,21 @@ from tests.cli.fake_api import Answer, FakeApi, answer_json, job, refusal
         (("job", "retry", "a", "--failed-only"), "/api/jobs/a/retry", {"failed_only": True}),
         (("job", "retry", "a", "-t", "t1", "-t", "t2"), "/api/jobs/a/retry", {"trial_ids": ["t1", "t2"]}),
         (("trial", "retry", "t1"), "/api/trials/t1/retry", {}),
+        (("job", "regrade", "a"), "/api/jobs/a/regrade", {}),
+        (
+            ("job", "regrade", "a", "--status", "SCORED, BUDGET", "--task", "x", "--with-tests", "demo@2"),
+            "/api/jobs/a/regrade",
+            {
+                "statuses": ["SCORED", "BUDGET"],
+                "task_name": "x",
+                "with_tests": {"name": "demo", "version": "2"},
+            },
+        ),
+        (
+            ("trial", "regrade", "t1", "--with-tests", "demo"),
+            "/api/trials/t1/regrade",
+            {"with_tests": {"name": "demo"}},
+        ),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else None,
 )
@@ -40,6 +55,12 @@ def test_a_lost_answer_is_asked_for_again_under_the_same_key(api: FakeApi, evolv
     assert json.loads(evolve("job", "resume", "a", "--json").out)["id"] == "b"
     first, second = api.asked("POST", "/api/jobs/a/resume")
     assert first.headers["idempotency-key"] == second.headers["idempotency-key"]
+
+
+def test_a_regrade_has_no_key_to_be_asked_for_again_under(api: FakeApi, evolve: Evolve) -> None:
+    api.script("POST", "/api/trials/t1/regrade", answer_json(job("b"), 201))
+    assert evolve("trial", "regrade", "t1").out == "b\n"
+    assert "idempotency-key" not in api.asked("POST", "/api/trials/t1/regrade")[0].headers
 
 
 def test_failed_only_and_named_trials_exclude_each_other(api: FakeApi, evolve: Evolve) -> None:
