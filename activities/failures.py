@@ -1,9 +1,9 @@
 """From an exception to what Temporal does next: try again, or tell the workflow what kind of failure it is.
 
-Away is not dead: a lost database or Temporal is tried again without limit. A typed failure of ours is
-final for this activity and carries `{phase, signature, code}` for the workflow's policy, which owns every
-retry and every wait: a lack of capacity too. Anything else is a bug: tried a few times, since it may be a
-passing fault we have not named, then final.
+Away is not dead: a lost database, Temporal or blob store is tried again without limit. A typed failure of
+ours is final for this activity and carries `{phase, signature, code}` for the workflow's policy, which owns
+every retry and every wait: a lack of capacity too. Anything else is a bug: tried a few times, since it may
+be a passing fault we have not named, then final.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from temporalio.worker import ActivityInboundInterceptor, ExecuteActivityInput, 
 
 from domain.errors import EvolveError, InfrastructureFailure, ProviderUnreachable
 from domain.vocabulary import AttemptPhase
-from store.outages import is_database_away
+from store.outages import BlobsAway, is_database_away
 
 log = structlog.get_logger()
 
@@ -44,6 +44,7 @@ TRANSIENT = (
     asyncpg.TransactionRollbackError,  # deadlock, serialization
     asyncpg.IdleInTransactionSessionTimeoutError,  # this process was frozen or starved
     RPCError,
+    BlobsAway,
 )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -9,6 +10,7 @@ from typing import Any
 
 from domain import events
 from domain.events import NewEvent, TrialName
+from domain.stats import GroupSums, pass_at_k
 from domain.vocabulary import JOB_TERMINAL, ExceptionType, JobStatus, TrialStatus
 from store.database import Database, now
 from store.events import append_events
@@ -188,14 +190,36 @@ async def _count_cancelled(connection: Any, job_id: str, rows: Any) -> None:
     await connection.execute(
         "UPDATE jobs SET by_status = $2, totals = $3, updated_at = now() WHERE id = $1", job_id, tally, totals
     )
-    counts: dict[str, int] = {}
-    for row in rows:
-        counts[row["evals_key"]] = counts.get(row["evals_key"], 0) + 1
-    await connection.executemany(
-        "UPDATE job_groups SET n_settled = n_settled + $3, n_errors = n_errors + $3"
-        " WHERE job_id = $1 AND evals_key = $2",
-        [(job_id, key, count) for key, count in counts.items()],
+    for key, count in Counter(row["evals_key"] for row in rows).items():
+        await _count_cancelled_in_group(connection, (job_id, key), count)
+
+
+async def _count_cancelled_in_group(connection: Any, key: tuple[str, str], n_cancelled: int) -> None:
+    group = GroupSums(
+        **await connection.fetchrow(
+            "UPDATE job_groups SET n_settled = n_settled + $3, n_errors = n_errors + $3"
+            " WHERE job_id = $1 AND evals_key = $2"
+            " RETURNING n_total, n_settled, n_rewarded, n_errors, reward_sum, is_binary",
+            *key,
+            n_cancelled,
+        )
     )
+    if group.answers_pass_at_k:
+        points = pass_at_k(await attempts_of_group(connection, *key))
+        await connection.execute(
+            "UPDATE job_groups SET pass_at_k = $3 WHERE job_id = $1 AND evals_key = $2", *key, points
+        )
+
+
+async def attempts_of_group(connection: Any, job_id: str, evals_key: str) -> list[tuple[int, int]]:
+    """(attempts, successes) of each of its tasks, as `pass_at_k` takes them."""
+    rows = await connection.fetch(
+        "SELECT count(*) AS attempts, count(*) FILTER (WHERE reward = 1) AS successes"
+        " FROM trials WHERE job_id = $1 AND evals_key = $2 GROUP BY task_name",
+        job_id,
+        evals_key,
+    )
+    return [(row["attempts"], row["successes"]) for row in rows]
 
 
 _ENDED_BY_CANCEL = """

@@ -23,7 +23,7 @@ from domain.vocabulary import AttemptPhase, ExceptionType, InfraFailureSignature
 from store.database import Database, now
 from store.events import append_events
 from store.fences import Fence, is_settled, lock_trial
-from store.record import exception_info, iso, move_status, name_of
+from store.record import attempts_of_group, exception_info, iso, move_status, name_of
 
 
 @dataclass(frozen=True)
@@ -195,7 +195,7 @@ async def _add_to_statistics(connection: Any, row: Any, outcome: TrialOutcome) -
             *key,
         )
     ).settle(outcome)
-    points = stats.pass_at_k(await _attempts_of(connection, *key)) if group.answers_pass_at_k else {}
+    points = stats.pass_at_k(await attempts_of_group(connection, *key)) if group.answers_pass_at_k else {}
     await connection.execute(
         "UPDATE job_groups SET n_settled = $3, n_rewarded = $4, n_errors = $5, reward_sum = $6,"
         " is_binary = $7, pass_at_k = $8 WHERE job_id = $1 AND evals_key = $2",
@@ -207,13 +207,3 @@ async def _add_to_statistics(connection: Any, row: Any, outcome: TrialOutcome) -
         group.is_binary,
         points,
     )
-
-
-async def _attempts_of(connection: Any, job_id: str, evals_key: str) -> list[tuple[int, int]]:
-    rows = await connection.fetch(
-        "SELECT count(*) AS attempts, count(*) FILTER (WHERE reward = 1) AS successes"
-        " FROM trials WHERE job_id = $1 AND evals_key = $2 GROUP BY task_name",
-        job_id,
-        evals_key,
-    )
-    return [(row["attempts"], row["successes"]) for row in rows]

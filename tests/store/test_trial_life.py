@@ -22,7 +22,7 @@ from hypothesis.stateful import (
 
 from domain.retries import BreakCircuit, EndedAttempt, RetryAfter, Verdict, decide
 from domain.retry_policy import RetryConfig
-from domain.stats import TrialOutcome
+from domain.stats import TrialOutcome, pass_at_k
 from domain.vocabulary import TRIAL_TERMINAL, AttemptPhase, ExceptionType, TrialStatus
 from store import record
 from store.database import Database
@@ -229,6 +229,14 @@ class JobMachine(RuleBasedStateMachine):
         assert group["n_rewarded"] == sum(outcome.rewards is not None for outcome in last)
         assert group["n_errors"] == totals["n_errored_trials"]
         assert group["reward_sum"] == sum(outcome.reward or 0.0 for outcome in last)
+        assert group["pass_at_k"] == self.pass_at_k()
+
+    def pass_at_k(self) -> dict[str, float]:
+        """Of the group, once it is complete, whoever completed it."""
+        if not all(life.is_over for life in self.trials):
+            return {}
+        solved = [bool(life.last and life.last.reward) for life in self.trials]
+        return pass_at_k([(2, sum(solved[:2])), (2, sum(solved[2:]))])
 
     @invariant()
     def each_attempt_settled_once_and_what_follows_is_told_at_once(self) -> None:

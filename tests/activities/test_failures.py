@@ -1,0 +1,43 @@
+"""What an activity's failure means to Temporal: tried again, or final and typed."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from activities.failures import is_transient, translate
+from domain.errors import SandboxDeath
+from store.blobs import Blobs
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of one MiB."""
+    path = tmp_path / "small"
+    path.mkdir()
+    subprocess.run(("mount", "-t", "tmpfs", "-o", "size=1m", "evolve-test", str(path)), check=True)
+    yield path
+    subprocess.run(("umount", str(path)), check=True)
+
+
+@pytest.mark.root
+async def test_a_full_disk_is_waited_for(small_disk: Path) -> None:
+    with pytest.raises(Exception, match="No space left on device") as full:
+        await Blobs(f"file://{small_disk}").put("trials/t/out", bytes(2 << 20))
+    assert is_transient(full.value)
+    assert not translate(full.value, tries=100).non_retryable
+
+
+async def test_a_blob_that_is_not_there_is_not_waited_for(blobs: Blobs) -> None:
+    with pytest.raises(FileNotFoundError) as absent:
+        await blobs.get("trials/t/out")
+    assert not is_transient(absent.value)
+
+
+def test_a_failure_of_ours_is_final_and_says_its_class() -> None:
+    final = translate(SandboxDeath("the box is gone"), tries=1)
+    assert final.non_retryable
+    assert final.details[0]["signature"] == "sandbox_death"
