@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from domain.causes import CONSEQUENCES, Cause
 from domain.support import NOT_YET
 from tests.docs.settings_page import settings_page
 
@@ -47,3 +48,21 @@ def test_shell_blocks_are_of_the_kind_that_a_test_runs(page: Path) -> None:
 def test_what_tasks_may_not_declare_yet_is_on_the_page_of_limits() -> None:
     page = (ROOT / "docs/limits.md").read_text()
     assert [row.key for row in NOT_YET if f"`{row.key}`" not in page] == []
+
+
+def test_the_table_of_causes_is_the_one_that_counts() -> None:
+    page = (ROOT / "docs/life-of-a-trial.md").read_text()
+    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in page.splitlines()]
+    shown = {row[0]: row[2:] for row in rows if len(row) == 7 and row[0].startswith("`")}
+    assert shown == {f"`{cause}`": _consequence(cause) for cause in Cause}
+
+
+def _consequence(cause: Cause) -> list[str]:
+    what = CONSEQUENCES[cause]
+    names = [f"`{name}`" if name else "-" for name in (what.exception, what.harbor_name)]
+    status = f"`{what.status}`" if what.status else "the verifier's"
+    return [_yes(what.is_verified), status, *names, _yes(what.is_retried)]
+
+
+def _yes(is_so: bool) -> str:
+    return "yes" if is_so else "no"
