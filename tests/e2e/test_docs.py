@@ -97,6 +97,9 @@ def provider(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OwnProvider]:
 
 @pytest.fixture(scope="module")
 def reader(provider: OwnProvider) -> Iterator[Reader]:
+    # The pages' own `make` finds nothing to install: in the reader's checkout it would install that one,
+    # which is gone afterwards, into the environment of all tests.
+    subprocess.run(("make", "install"), cwd=SOURCE, check=True)
     place = Path(tempfile.mkdtemp(prefix="evolve-docs-", dir="/tmp"))
     checkout, home = place / "evolve", place / "home"
     checkout.mkdir()
