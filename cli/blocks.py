@@ -51,6 +51,7 @@ def job_facts(job: Json) -> list[tuple[str, str]]:
         ("worst case", money(job.get("worst_case_spend_usd"))),
         ("org", text(job.get("org"))),
         ("from", ", ".join(_source(source) for source in members(job.get("source_jobs"))) or UNKNOWN),
+        ("judged by", _tests(job)),
         ("started", text(job.get("started_at"))),
         ("took", elapsed(job.get("started_at"), job.get("finished_at"))),
         *(("note", text(entry.get("note"))) for entry in members(job.get("build_exclusions"))),
@@ -63,6 +64,11 @@ def _arm(arm: Json) -> str:
 
 def _source(source: Json) -> str:
     return f"{source.get('action')} of {source.get('job_id')}"
+
+
+def _tests(job: Json) -> str:
+    tests = job.get("x_with_tests")
+    return f"the tests of {dataset_refs([tests])}" if tests else UNKNOWN
 
 
 def print_arms(job: Json) -> None:

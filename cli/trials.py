@@ -63,6 +63,7 @@ def trial_facts(trial: Json) -> list[tuple[str, str]]:
     return [
         ("trial", text(trial.get("id"))),
         ("job", text(trial.get("job_id"))),
+        ("made of", text(trial.get("x_source_trial_id"))),
         ("task", text(trial.get("task_name"))),
         ("dataset", text(trial.get("source"))),
         ("agent", trial_arm(trial)),
@@ -206,6 +207,7 @@ def platform_record(trial: Json) -> Json:
         "sandbox_provider_degrade": trial.get("sandbox_provider_degrade"),
         "base_image_replaced": is_base_image_replaced(trial),
         "retries": trial.get("retries"),
+        "source_trial_id": trial.get("x_source_trial_id"),
     }
 
 

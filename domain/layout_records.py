@@ -156,8 +156,15 @@ def job_config(job: DownloadedJob) -> Document:
             "worst_case_spend_usd": usd_of_nanos(plan.worst_case_spend_nanos),
             "datasets": [dataset.model_dump(mode="json") for dataset in plan.datasets],
             "build_exclusions": [exclusion.wire() for exclusion in plan.build_exclusions],
+            **_provenance(plan),
         },
     }
+
+
+def _provenance(plan: JobPlan) -> Document:
+    """What a derived job was made of, in the API's words."""
+    derivation = plan.derivation
+    return {"source_jobs": [derivation.wire()], **derivation.marks()} if derivation else {}
 
 
 def job_lock(job: DownloadedJob, trial_locks: Sequence[Document]) -> Document:

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from tests.cli.conftest import Evolve
-from tests.cli.fake_api import Answer, FakeApi, answer_json, job, refusal
+from tests.cli.fake_api import Answer, FakeApi, answer_json, job, refusal, trial
 
 
 @pytest.mark.parametrize(
@@ -55,6 +55,16 @@ def test_a_lost_answer_is_asked_for_again_under_the_same_key(api: FakeApi, evolv
     assert json.loads(evolve("job", "resume", "a", "--json").out)["id"] == "b"
     first, second = api.asked("POST", "/api/jobs/a/resume")
     assert first.headers["idempotency-key"] == second.headers["idempotency-key"]
+
+
+def test_a_derived_job_says_what_it_was_made_of(api: FakeApi, evolve: Evolve) -> None:
+    source = {"action": "regrade", "type": "hub", "job_id": "a"}
+    api.jobs = {"b": job("b", source_jobs=[source], x_with_tests={"name": "demo", "version": "2"})}
+    api.trials = {"t2": trial("t2", x_source_trial_id="t1")}
+    shown = evolve("job", "show", "b").out
+    assert "from\tregrade of a\n" in shown
+    assert "judged by\tthe tests of demo@2\n" in shown
+    assert "made of\tt1\n" in evolve("trial", "show", "t2").out
 
 
 def test_a_regrade_has_no_key_to_be_asked_for_again_under(api: FakeApi, evolve: Evolve) -> None:

@@ -10,6 +10,7 @@ import pytest
 from domain.errors import ApiError
 from domain.regrading import DatasetVersionInput, RegradeRequest, TrialRegradeRequest
 from store.accounts import Caller, caller_of_owner
+from store.archives import read_archive
 from store.job_reads import read_job
 from store.job_verbs import delete_job
 from store.regrades import regrade_job, regrade_trial
@@ -18,6 +19,7 @@ from tests.factories import task_files
 from tests.finished_jobs import accept
 from tests.inprocess import Platform
 from tests.waiting import eventually
+from tests.workflows.test_archive_workflow import build
 from tests.workflows.test_separate_verifier import separate_task
 from workflows import names
 
@@ -73,6 +75,8 @@ async def test_a_verifier_judges_again_and_no_agent_runs(platform: Platform) -> 
     assert "verifier/test-stdout.txt" in {row["path"] for row in files}
     assert await platform.rows("SELECT FROM box_leases WHERE state <> 'gone'") == []
     assert await read_job(platform.db, await owner(platform), source["id"]) == source
+    await build(platform, "job", job["id"])
+    assert (await read_archive(platform.db, "job", job["id"]))["state"] == "ready"
 
 
 async def test_a_box_that_dies_is_retried_as_any(platform: Platform) -> None:
