@@ -20,6 +20,7 @@ from activities.sandboxes.base import Box, ProcessKey
 from activities.sandboxes.process import ExitStatus, ProcessSpec
 from activities.sandboxes.process_poll import Stream
 from activities.signatures import RUN_AGENT, AgentEnd, BoxedAttempt
+from activities.step_records import members_of_step, step_agent_result
 from activities.traces.base import STRAY_CHARS, StreamReport
 from activities.traces.live import LiveTrace
 from activities.traces.roster import PARSERS
@@ -33,10 +34,10 @@ from store.keys import revoke_keys
 from store.record import PhaseChange
 from store.spend import MESSAGES
 from store.streams import add_trace_events
+from store.traces import prompt_seq
 
 PROCESS = "agent"
 _REFUSED: Mapping[str, str] = {str(kind): message for kind, message in MESSAGES.items()}
-STREAMS: dict[Stream, str] = {"out": "agent/stdout", "err": "agent/stderr"}
 
 
 class RunAgent:
@@ -50,7 +51,7 @@ class RunAgent:
         async with heartbeats():
             context = await self._hands.load(attempt)
             await enter(self._hands, attempt, AttemptPhase.AGENT)
-            await self._tell_prompt(context)
+            prompted_at = await self._tell_prompt(context)
             box = await self._hands.provider(attempt.provider).attach(attempt.box_id)
             launch = context.harness.launch(
                 await harness_context(self._hands, context, attempt.harness, box.workdir)
@@ -58,35 +59,48 @@ class RunAgent:
             windows, started_at = Windows(), now()
             end = AgentEnd()
             if launch is not None:
-                status, report = await self._run(attempt, context, launch, box)
+                status, report = await self._run(attempt, context, launch, box, prompted_at)
                 started_at = status.started_at or started_at
                 end = await self._end(context, status, report)
             windows.close("agent_execution", started_at)
-            await enter(self._hands, attempt, AttemptPhase.AGENT, PhaseChange(members=windows.members))
+            members = await self._members(context, end, windows)
+            await enter(self._hands, attempt, AttemptPhase.AGENT, PhaseChange(members=members))
         return end
 
-    async def _tell_prompt(self, context: TrialContext) -> None:
+    async def _members(self, context: TrialContext, end: AgentEnd, windows: Windows) -> dict[str, Any]:
+        if context.step is None:
+            return windows.members
+        result = await step_agent_result(self._hands.db, context, end)
+        return await members_of_step(self._hands.db, context, {**windows.members, "agent_result": result})
+
+    async def _tell_prompt(self, context: TrialContext) -> int:
+        """The instruction into the trace, behind what earlier steps left there; returns its seq."""
         prompt: dict[str, Any] = {"_prompt": {"text": context.task.instruction or ""}}
-        attempt = context.attempt
-        await add_trace_events(
-            self._hands.db, attempt.trial_id, attempt.attempt_number, [(1, "prompt", prompt)]
-        )
+        if context.step is not None:
+            prompt["step"] = context.step_name
+        db, attempt = self._hands.db, context.attempt
+        seq = await prompt_seq(db, attempt.trial_id, attempt.attempt_number, attempt.step or 0)
+        await add_trace_events(db, attempt.trial_id, attempt.attempt_number, [(seq, "prompt", prompt)])
+        return seq
 
     async def _run(
-        self, attempt: BoxedAttempt, context: TrialContext, launch: Launch, box: Box
+        self, attempt: BoxedAttempt, context: TrialContext, launch: Launch, box: Box, prompted_at: int
     ) -> tuple[ExitStatus, StreamReport | None]:
         # Taken before the agent starts, kept outside its box: what a sweep leaves alone.
-        keep = await self._baseline(attempt, box)
+        keep = await self._baseline(context, box)
         await process.start(box, self._spec(attempt, context, launch, box))
         db, fence = self._hands.db, fence_of(attempt, AttemptPhase.AGENT)
         parser = PARSERS.get(context.harness.parser_name or "")
-        trace = None if parser is None else await LiveTrace.open(db, fence, parser, STREAMS)
+        streams, trace = agent_streams(context), None
+        if parser is not None:
+            trace = await LiveTrace.open(db, fence, parser, streams, first_seq=prompted_at + 1)
         name = TrialName(
             trial_id=attempt.trial_id, task_name=context.task_name, attempt_number=attempt.attempt_number
         )
         async with watching_spend(db, fence, name):
             secrets = await key_secrets(db, self._hands.secret, attempt.trial_id, attempt.attempt_number)
-            status = await follow_into_store(db, box, fence, Followed(PROCESS, STREAMS, secrets), trace)
+            followed = Followed(context.process_name(PROCESS), streams, secrets)
+            status = await follow_into_store(db, box, fence, followed, trace)
         if status.is_deadline:
             await box.sweep(keep)
         await revoke_keys(db, attempt.trial_id, attempt.attempt_number, "agent")
@@ -107,7 +121,9 @@ class RunAgent:
         )
         said = (report.error.message if report.error else report.stray_text) if report else ""
         if context.arm.spends:
-            spend = await final_spend(self._hands.db, attempt.trial_id, attempt.attempt_number, "agent")
+            spend = await final_spend(
+                self._hands.db, attempt.trial_id, attempt.attempt_number, "agent", context.step_name
+            )
             facts = facts.model_copy(update={"model": model_facts(spend)})
         cause = cause_of(facts)
         if cause is Cause.BUDGET:
@@ -119,7 +135,7 @@ class RunAgent:
 
     def _spec(self, attempt: BoxedAttempt, context: TrialContext, launch: Launch, box: Box) -> ProcessSpec:
         return ProcessSpec(
-            name=PROCESS,
+            name=context.process_name(PROCESS),
             argv=launch.argv,
             user=attempt.harness.user,
             cwd=box.workdir,
@@ -128,8 +144,8 @@ class RunAgent:
             deadline_sec=attempt.timeout_sec,
         )
 
-    async def _baseline(self, attempt: BoxedAttempt, box: Box) -> Collection[ProcessKey]:
-        key = baseline_key(attempt.trial_id, attempt.attempt_number)
+    async def _baseline(self, context: TrialContext, box: Box) -> Collection[ProcessKey]:
+        key = baseline_key(context)
         try:
             stored = await self._hands.blobs.get(key)
         except FileNotFoundError:
@@ -138,6 +154,12 @@ class RunAgent:
         return {(pid, ticks) for pid, ticks in json.loads(stored)}
 
 
-def baseline_key(trial_id: str, attempt_number: int) -> str:
+def baseline_key(context: TrialContext) -> str:
     """The blob that holds what ran in the box before the agent."""
-    return f"trials/{trial_id}/{attempt_number}/baseline.json"
+    attempt = context.attempt
+    return f"trials/{attempt.trial_id}/{attempt.attempt_number}/{context.place('baseline.json')}"
+
+
+def agent_streams(context: TrialContext) -> dict[Stream, str]:
+    """The names that an agent's output is stored under."""
+    return {"out": context.place("agent/stdout"), "err": context.place("agent/stderr")}

@@ -17,7 +17,7 @@ import shutil
 import tarfile
 import tempfile
 import unicodedata
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO, cast
@@ -31,6 +31,7 @@ __all__ = [
     "UnpackedArchive",
     "pack_tree",
     "tar_of_tree",
+    "tar_of_trees",
     "tree_files",
     "unpack_archive",
 ]
@@ -235,9 +236,15 @@ def tree_files(directory: Path, prefix: str = "") -> dict[str, Path]:
 
 def tar_of_tree(directory: Path) -> bytes:
     """The tree as an uncompressed tar in memory, for a box's `put_tar`; deterministic like `pack_tree`."""
+    return tar_of_trees([directory])
+
+
+def tar_of_trees(directories: Sequence[Path]) -> bytes:
+    """Several trees as one; of files with the same name the last tree's is taken."""
+    files = {path: content for directory in directories for path, content in tree_files(directory).items()}
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w", format=tarfile.PAX_FORMAT) as tar:
-        for path, content in tree_files(directory).items():
+        for path, content in sorted(files.items()):
             _pack_entry(tar, path, content)
     return buffer.getvalue()
 

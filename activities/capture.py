@@ -149,19 +149,22 @@ class Capture:
 
     async def keep_logs(self, box: Box) -> None:
         """What an agent wrote where logs belong."""
-        await self.keep_tree(box, "/logs/agent", "agent")
+        await self.keep_tree(box, "/logs/agent", self.context.place("agent"))
 
     async def keep_box(self, box: Box) -> None:
-        """Everything that a box holds of interest. A box that is gone keeps its secrets."""
+        """Everything that a box holds of interest, of a step in the step's own folder.
+
+        A box that is gone keeps its secrets.
+        """
         try:
             await self.keep_logs(box)
-            await self.keep_tree(box, "/logs/verifier", "verifier")
-            await self.keep_tree(box, ARTIFACTS_DIR, f"artifacts{ARTIFACTS_DIR}")
+            await self.keep_tree(box, "/logs/verifier", self.context.place("verifier"))
+            await self.keep_tree(box, ARTIFACTS_DIR, self.context.place(f"artifacts{ARTIFACTS_DIR}"))
             for artifact in self.context.task.artifacts:
                 source = str(PurePosixPath(box.workdir) / artifact.source)
                 # Harbor's rule: an artifact stands under its destination, or its full source path.
                 target = artifact.destination or source.lstrip("/")
-                await self.keep_tree(box, source, f"artifacts/{target}")
+                await self.keep_tree(box, source, self.context.place(f"artifacts/{target}"))
         except SandboxDeath as death:
             self.left_out.append(f"the box is gone: {death}")
 

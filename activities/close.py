@@ -9,19 +9,20 @@ from typing import Any
 import structlog
 from temporalio import activity
 
-from activities.agent import STREAMS as AGENT_STREAMS
+from activities.agent import agent_streams
 from activities.attempt_boxes import end_boxes, keep_verifiers_box
 from activities.capture import Capture
 from activities.failures import current_phase, is_transient
 from activities.heartbeats import heartbeats
 from activities.home_capture import keep_home
+from activities.kept_streams import keep_streams
 from activities.masks import key_secrets
 from activities.metering import final_spend, lane_of, usage_reading
 from activities.sandboxes.base import Box
 from activities.signatures import CLOSE_TRIAL, SETTLE_TRIAL, CloseInput, Settled
+from activities.step_records import begun_runs, ended_steps, rewards_of
 from activities.traces.keep import keep_trace
 from activities.trial_context import Hands, fence_of
-from activities.verifier import STREAMS as VERIFIER_STREAMS
 from domain.causes import Cause
 from domain.errors import EvolveError, ProviderUnreachable, SandboxDeath
 from domain.outcomes import (
@@ -37,6 +38,7 @@ from domain.outcomes import (
 from domain.retries import EndedAttempt, decide
 from domain.retry_policy import RetryConfig
 from domain.stats import LaneReading
+from domain.steps import combined_rewards
 from domain.vocabulary import AttemptPhase, TrialStatus
 from store.attempt_spend import attempt_spend
 from store.database import now
@@ -44,6 +46,7 @@ from store.fences import Fence, Fenced
 from store.keys import KeyRole, has_key, revoke_keys
 from store.record import enter_phase
 from store.settle import Settlement, retired, settle
+from store.step_results import step_results
 from store.streams import drop_streams
 
 log = structlog.get_logger()
@@ -73,11 +76,11 @@ class CloseTrial:
         members: dict[str, Any] = {}
         end = await self._end_of(close)
         if await enter_phase(self._hands.db, fence):
-            context = await self._hands.load(close)
+            runs = await begun_runs(self._hands, close)
             secrets = await key_secrets(
                 self._hands.db, self._hands.secret, close.trial_id, close.attempt_number
             )
-            end, members = await self._keep(close, Capture(self._hands, context, fence, secrets), end)
+            end, members = await self._keep(close, Capture(self._hands, runs[-1], fence, secrets), end)
         await end_boxes(self._hands, close)
         return await self._settle(close, fence, end, members)
 
@@ -122,6 +125,7 @@ class CloseTrial:
                 "live_spent_usd": None,
                 "live_spend_at": None,
                 "usage": await self._usage(close),
+                **await ended_steps(self._hands, close, exception_of(end)),
             },
             failed_phase=_phase(close),
             signature=ended.signatures[-1],
@@ -139,16 +143,17 @@ class CloseTrial:
         agent, verifier, failure = close.agent, close.verifier, close.failure
         await revoke_keys(self._hands.db, close.trial_id, close.attempt_number)
         spend = await self._lane(close, "agent")
-        if spend is None and agent is not None:
+        if spend is None and (agent is not None or close.step):
             spend = NOTHING_SPENT
         return AttemptEnd(
             has_agent_ended=agent is not None,
             is_agent_timeout=agent.is_timeout if agent else False,
             agent_exit_code=agent.exit_code if agent else None,
-            rewards=await self._rewards(close) if verifier else None,
+            rewards=await self._rewards(close),
             verifier_problem=verifier.problem if verifier else None,
             is_verifier_timeout=verifier.is_timeout if verifier else False,
             verifier_exit_code=verifier.exit_code if verifier else None,
+            unready=close.unready,
             failure=failure.message if failure else None,
             is_cancelled=failure is not None and failure.kind == "cancelled",
             is_budget=failure is not None and failure.kind == "budget",
@@ -173,10 +178,14 @@ class CloseTrial:
         return usage_reading(spend, now())
 
     async def _rewards(self, close: CloseInput) -> dict[str, float] | None:
+        """What the verifier left, or those of the steps together."""
+        steps = await step_results(self._hands.db, close.trial_id)
+        if steps:
+            strategy = (await self._hands.load(close)).task.reward_strategy
+            return combined_rewards(strategy, [rewards_of(step) for step in steps])
         pool = await self._hands.db.pool()
         result = await pool.fetchval("SELECT result FROM trials WHERE id = $1", close.trial_id)
-        found = (result or {}).get("verifier_result")
-        return found["rewards"] if found else None
+        return rewards_of(result or {}) if close.verifier else None
 
     async def _keep(
         self, close: CloseInput, capture: Capture, end: AttemptEnd
@@ -203,10 +212,9 @@ class CloseTrial:
             await capture.keep_box(box)
             await keep_home(capture, box, close.harness.home)
         await keep_verifiers_box(self._hands, close, capture)
-        await capture.keep_stream(AGENT_STREAMS["out"], f"agent/{capture.context.harness.stdout_file}")
-        await capture.keep_stream(AGENT_STREAMS["err"], "agent/stderr.log")
-        output = await capture.keep_stream(VERIFIER_STREAMS["out"], "verifier/test-stdout.txt")
-        await keep_trace(capture, AGENT_STREAMS, close.harness.version)
+        runs = await begun_runs(self._hands, close)
+        output = await keep_streams(capture)
+        await keep_trace(capture, [agent_streams(run) for run in runs], close.harness.version)
         await capture.register()
         tail = output[-4 * VERIFIER_TAIL_CHARS :].decode(errors="replace")
         end = end.model_copy(update={"verifier_tail": tail})

@@ -61,7 +61,7 @@ def _specs(context: TrialContext, user: str | None, script: bytes | None) -> lis
         (
             f"collect hook {hook.command!r}",
             ProcessSpec(
-                name=f"collect-{number}",
+                name=context.process_name(f"collect-{number}"),
                 argv=("sh", "-c", hook.command),
                 user=hook.user or user,
                 env=env,
@@ -72,7 +72,7 @@ def _specs(context: TrialContext, user: str | None, script: bytes | None) -> lis
     ]
     if script is not None:
         first = ProcessSpec(
-            name=PRE_ARTIFACTS,
+            name=context.process_name(PRE_ARTIFACTS),
             argv=("sh", "-c", _COMMIT_AND_RUN),
             user=user,
             env={**env, **_ANY_REPOSITORY},

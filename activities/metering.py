@@ -95,11 +95,16 @@ def usage_reading(spend: AttemptSpend, at: datetime) -> dict[str, Any]:
     }
 
 
-async def final_spend(db: Database, trial_id: str, attempt_number: int, role: KeyRole) -> AttemptSpend:
-    """The spend once no call is under way any more, or as it is after `OPEN_CALLS_WAIT_SEC`."""
+async def final_spend(
+    db: Database, trial_id: str, attempt_number: int, role: KeyRole, step: str | None = None
+) -> AttemptSpend:
+    """The spend once no call is under way any more, or as it is after `OPEN_CALLS_WAIT_SEC`.
+
+    Of one step, or of the whole attempt.
+    """
     deadline = asyncio.get_running_loop().time() + OPEN_CALLS_WAIT_SEC
     while True:
-        spend = await attempt_spend(db, trial_id, attempt_number, role)
+        spend = await attempt_spend(db, trial_id, attempt_number, role, step)
         if spend.n_open == 0 or asyncio.get_running_loop().time() > deadline:
             return spend
         await asyncio.sleep(OPEN_CALLS_POLL_SEC)

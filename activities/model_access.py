@@ -45,7 +45,7 @@ def budget_message(kind: str, message: str) -> str:
 
 
 async def mint_agent_key(hands: Hands, context: TrialContext) -> None:
-    """Make the attempt's key, so that what is derived from it works. Raises `KeyRevoked`."""
+    """Make the key of the attempt or its step, so that what is derived works. Raises `KeyRevoked`."""
     route = _route(hands, context)
     if route is not None:
         await mint_key(hands.db, hands.secret, _plan(context, route))
@@ -121,6 +121,7 @@ def plan_key(
         job_id=context.attempt.job_id,
         trial_id=context.attempt.trial_id,
         attempt_number=context.attempt.attempt_number,
+        step=context.step_name,
         owner_user_id=context.job.owner_user_id,
         org_id=context.job.org_id,
         models=models,

@@ -18,7 +18,7 @@ from activities.heartbeats import heartbeats
 from activities.model_access import harness_context, mint_agent_key, refuse_spent_up
 from activities.own_agents import ensure_built
 from activities.sandboxes.base import Box, BoxSpec, ImageRef, ImageRequest, SandboxProvider
-from activities.signatures import OPEN_BOX, HarnessPlace, OpenedBox, PlacedAttempt
+from activities.signatures import OPEN_BOX, HarnessPlace, OpenedBox, PlacedAttempt, StepPlan
 from activities.trial_context import Hands, TrialContext, box_tag, fence_of
 from domain.causes import TRAJECTORY_SEED
 from domain.errors import EvolveError, ServiceDied
@@ -87,6 +87,7 @@ class OpenBox:
             agent_timeout_sec=context.agent_timeout_sec,
             verifier_timeout_sec=context.verifier_timeout_sec,
             harness=place,
+            steps=_step_plans(context),
         )
 
     async def _bundle(
@@ -113,7 +114,10 @@ class OpenBox:
     async def _install(
         self, context: TrialContext, box: Box, image: ImageRef, bundle: BundleFolder | None
     ) -> HarnessPlace:
-        """The harness in the box, its key minted. The agent is the task's user, else the image's."""
+        """The harness in the box, its key minted; for steps, what all of them use.
+
+        The agent is the task's user, else the image's.
+        """
         user = context.task.agent_user or image.user
         place = HarnessPlace(user=user)
         if isinstance(context.harness, OwnHarness):
@@ -125,9 +129,8 @@ class OpenBox:
                 bundle=await self._hands.bundles.open_in(box, bundle, user),
                 version=bundle.bundle.version,
             )
-        await mint_agent_key(self._hands, context)
-        harness_sees = await harness_context(self._hands, context, place, box.workdir)
-        await context.harness.install(box, harness_sees)
+        if not context.task.steps:
+            await install_agent(self._hands, context, box, place)
         return place
 
     async def _require_healthy(self, context: TrialContext, box: Box, image: ImageRef) -> None:
@@ -155,7 +158,7 @@ class OpenBox:
             tag=tag,
             image=image,
             network_mode=task.network.mode,
-            lifetime_sec=context.agent_timeout_sec + context.verifier_timeout_sec + LIFETIME_MARGIN_SEC,
+            lifetime_sec=context.lifetime_sec + LIFETIME_MARGIN_SEC,
             cpus=task.cpus,
             memory_mb=task.memory_mb,
             storage_mb=task.storage_mb,
@@ -171,6 +174,12 @@ class OpenBox:
         return box
 
 
+async def install_agent(hands: Hands, context: TrialContext, box: Box, place: HarnessPlace) -> None:
+    """Mint the agent's key and write what its harness needs in the box. Raises `KeyRevoked`."""
+    await mint_agent_key(hands, context)
+    await context.harness.install(box, await harness_context(hands, context, place, box.workdir))
+
+
 class TrajectoryUnseedable(EvolveError):
     """The task begins in the middle of a conversation that the harness cannot be given."""
 
@@ -184,6 +193,19 @@ def _require_seedable(context: TrialContext) -> None:
         raise TrajectoryUnseedable(
             f"[{TRAJECTORY_SEED}] {context.arm.name} cannot go on with the task's trajectory.json"
         )
+
+
+def _step_plans(context: TrialContext) -> list[StepPlan]:
+    stretched = context.plan.multipliers
+    return [
+        StepPlan(
+            name=step.name,
+            position=position,
+            agent_timeout_sec=step.agent_timeout_sec * stretched.of("agent"),
+            verifier_timeout_sec=step.verifier_timeout_sec * stretched.of("verifier"),
+        )
+        for position, step in enumerate(context.task.steps)
+    ]
 
 
 async def _require_service(box: Box) -> None:

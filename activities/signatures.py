@@ -43,12 +43,14 @@ class AttemptRef(Payload):
     """One attempt number of one trial: what every activity of a trial is idempotent by.
 
     `turn` counts how often it waited for capacity: what a turn writes outranks the turns before it.
+    `step` is the position of the multi-step task's step that this is of, null for the attempt as a whole.
     """
 
     job_id: str
     trial_id: str
     attempt_number: int = 1
     turn: int = 0
+    step: int | None = None
 
 
 class Placement(Payload):
@@ -98,13 +100,34 @@ class HarnessPlace(Payload):
     version: str | None = None
 
 
+class StepPlan(Payload):
+    """One step of a multi-step task. Timeouts are the declared ones, stretched by the job."""
+
+    name: str = ""
+    position: int | None = None
+    agent_timeout_sec: float
+    verifier_timeout_sec: float
+
+
 class OpenedBox(Payload):
-    """The box of an attempt, its harness installed. Timeouts are the declared ones, stretched by the job."""
+    """The box of an attempt, its harness installed; of a multi-step task, only its bundle is there.
+
+    Timeouts are the declared ones, stretched by the job; those of steps are their own.
+    """
 
     box_id: str
     agent_timeout_sec: float
     verifier_timeout_sec: float
     harness: HarnessPlace = HarnessPlace()
+    steps: list[StepPlan] = []
+
+    @property
+    def parts(self) -> list[StepPlan]:
+        """What the attempt goes through in order; a task without steps is one that has no position."""
+        alone = StepPlan(
+            agent_timeout_sec=self.agent_timeout_sec, verifier_timeout_sec=self.verifier_timeout_sec
+        )
+        return self.steps or [alone]
 
 
 class BoxedAttempt(PlacedAttempt):
@@ -113,6 +136,12 @@ class BoxedAttempt(PlacedAttempt):
     box_id: str
     timeout_sec: float
     harness: HarnessPlace = HarnessPlace()
+
+
+class StepReady(Payload):
+    """Whether the agent of a step can start; `problem` says why it cannot."""
+
+    problem: str | None = None
 
 
 class AgentEnd(Payload):
@@ -134,11 +163,20 @@ class VerifierInput(BoxedAttempt):
 
 
 class VerifierEnd(Payload):
-    """How the verifier ended. Its rewards are in the store already; `problem` says why there are none."""
+    """How the verifier ended. Its rewards are in the store already; `problem` says why there are none.
+
+    `unmet_gate` says why no step follows one that scored less than it had to.
+    """
 
     exit_code: int | None = None
     is_timeout: bool = False
     problem: str | None = None
+    unmet_gate: str | None = None
+
+    @property
+    def lets_go_on(self) -> bool:
+        """Whether the next step follows."""
+        return self.problem is None and not self.is_timeout and self.unmet_gate is None
 
 
 FailureKind = Literal["infrastructure", "cancelled", "budget", "incomplete"]
@@ -160,13 +198,15 @@ class Failure(Payload):
 class CloseInput(PlacedAttempt):
     """Persist what is there, end the box, settle. `agent` null: it never ran.
 
-    `signatures` are the failure classes of the attempt numbers before this one, null for none.
+    `signatures` are the failure classes of the attempt numbers before this one, null for none. `step` is the
+    last one that was begun, `agent` and `verifier` are its own; `unready` says why its agent did not start.
     """
 
     box_id: str | None = None
     harness: HarnessPlace = HarnessPlace()
     agent: AgentEnd | None = None
     verifier: VerifierEnd | None = None
+    unready: str | None = None
     failure: Failure | None = None
     signatures: list[str | None] = []
 
@@ -185,6 +225,8 @@ GIVE_BACK_ROOM = Signature("give_back_room", CapacityWaited, Nothing)
 FIND_PLACE = Signature("find_place", AttemptRef, LeftPlace)
 """Where a trial's newest attempt number was placed, when it only remains to be closed."""
 OPEN_BOX = Signature("open_box", PlacedAttempt, OpenedBox)
+PREPARE_STEP = Signature("prepare_step", BoxedAttempt, StepReady)
+"""Before the agent of a step: what earlier steps left hidden is removed, the step's own files and setup."""
 RUN_AGENT = Signature("run_agent", BoxedAttempt, AgentEnd)
 RUN_VERIFIER = Signature("run_verifier", VerifierInput, VerifierEnd)
 REGRADE_TRIAL = Signature("regrade_trial", PlacedAttempt, VerifierEnd)

@@ -21,6 +21,7 @@ from domain.arms import AgentArm
 from domain.errors import EvolveError
 from domain.jobs import JobPlan
 from domain.providers import ProviderCapabilities
+from domain.task_steps import SETUP_TIMEOUT_SEC, TaskStep
 from domain.tasks import Task
 from domain.vocabulary import AttemptPhase
 from domain.vocabulary import SandboxProvider as SandboxProviderName
@@ -69,7 +70,28 @@ class TrialContext:
 
     @property
     def task(self) -> Task:
-        return self.stored.task
+        """As its agent and verifier meet it: of a multi-step task, the attempt's step, if it is of one."""
+        return self.stored.task.at_step(self.attempt.step)
+
+    @property
+    def step(self) -> TaskStep | None:
+        """The step that the attempt is of; None for the attempt as a whole."""
+        position = self.attempt.step
+        return None if position is None else self.stored.task.steps[position]
+
+    @property
+    def step_name(self) -> str:
+        """Empty where there is no step."""
+        return self.step.name if self.step else ""
+
+    def place(self, path: str) -> str:
+        """Where an output stands in the trial's folder: a step's in the step's own."""
+        return f"{self.step.folder}/{path}" if self.step else path
+
+    def process_name(self, name: str) -> str:
+        """A process of the box: each step has its own."""
+        position = self.attempt.step
+        return name if position is None else f"{name}-{position + 1}"
 
     @property
     def plan(self) -> JobPlan:
@@ -84,6 +106,12 @@ class TrialContext:
     def verifier_timeout_sec(self) -> float:
         """Declared, stretched by the job."""
         return self.task.verifier_timeout_sec * self.plan.multipliers.of("verifier")
+
+    @property
+    def lifetime_sec(self) -> float:
+        """How long everything that runs in the attempt's box may take."""
+        setups_sec = len(self.stored.task.steps) * SETUP_TIMEOUT_SEC
+        return self.agent_timeout_sec + self.verifier_timeout_sec + setups_sec
 
     @property
     def build_timeout_sec(self) -> float:
@@ -211,6 +239,7 @@ def fence_of(attempt: AttemptRef, phase: AttemptPhase) -> Fence:
         phase=phase,
         try_number=activity.info().attempt,
         turn=attempt.turn,
+        step=attempt.step,
     )
 
 

@@ -10,22 +10,26 @@ from uuid import uuid4
 
 from temporalio import activity
 
-from activities.archives import tar_of_tree
+from activities.archives import tar_of_trees
 from activities.artifacts import ArtifactsTooLarge
+from activities.capture import Capture
 from activities.following import Followed, follow_into_store
 from activities.handover import hand_over
 from activities.heartbeats import heartbeats
 from activities.judge import mint_judge_env, revoke_judge_key
+from activities.masks import key_secrets
 from activities.open_box import Windows, enter
 from activities.sandboxes import process
 from activities.sandboxes.base import Box
 from activities.sandboxes.process import ProcessSpec, Stream
 from activities.separate_verifier import SeparateVerifier, pre_artifacts_script
 from activities.signatures import RUN_VERIFIER, VerifierEnd, VerifierInput
+from activities.step_records import members_of_step
 from activities.trial_context import Hands, TrialContext, fence_of
 from domain.errors import EvolveError
 from domain.events import TrialName, trial_scoring
 from domain.rewards import REWARD_FILE_MAX_BYTES, Reward, RewardFailure, read_reward
+from domain.steps import unmet_gate
 from domain.tasks import EnvValue, resolve_env
 from domain.verifier_place import verifier_place
 from domain.vocabulary import AttemptPhase, TrialStatus
@@ -33,25 +37,24 @@ from store.database import now
 from store.record import PhaseChange
 
 PROCESS = "verifier"
-STREAMS: dict[Stream, str] = {"out": "verifier/stdout"}
 TESTS_DIR = "/tests"
 LOGS_DIR = "/logs/verifier"
 
 
 # $1 holds the tests. The verifier's directory is made fresh, root's alone, so that nothing the agent left
 # there is read. Done once: a worker that was frozen before this must not do it to a verifier that runs.
-def _once(lay_tests: str) -> str:
+def _once(verifier: str, lay_tests: str) -> str:
     # An agent may have left a file, or a link, where the folder of the logs belongs.
     script = (
         f"{{ [ -d /logs ] && [ ! -L /logs ]; }} || rm -rf /logs; rm -rf {LOGS_DIR} && {lay_tests}"
         f" && mkdir -p /logs/artifacts && mkdir -m 700 {LOGS_DIR}"
     )
-    return process.only_before(PROCESS, script) + ' || exit; rm -rf "$1"'
+    return process.only_before(verifier, script) + ' || exit; rm -rf "$1"'
 
 
-LAY_OUT = _once(f'rm -rf {TESTS_DIR} && mv "$1" {TESTS_DIR}')
+LAY_OUT = f'rm -rf {TESTS_DIR} && mv "$1" {TESTS_DIR}'
 # An image of the verifier's own may hold more of the tests than the task does: they lie beside each other.
-LAY_OUT_FRESH = _once(f'mkdir -p {TESTS_DIR} && cp -a "$1"/. {TESTS_DIR}/')
+LAY_OUT_FRESH = f'mkdir -p {TESTS_DIR} && cp -a "$1"/. {TESTS_DIR}/'
 # One stream, in the order it was written; by bash, since most real ones are not executable, and by sh
 # where an image has no bash.
 SCRIPT = (
@@ -88,7 +91,20 @@ class RunVerifier:
                 box = await self._box_with_tests(context, attempt, windows)
             except (BoxUnfit, ArtifactsTooLarge) as fault:
                 return VerifierEnd(problem=fault.message)
-            return await self._follow(context, attempt, box, windows)
+            end = await self._follow(context, attempt, box, windows)
+            if context.step is not None:
+                await self._keep_step(context, box)
+        return end
+
+    async def _keep_step(self, context: TrialContext, box: Box) -> None:
+        """What the step left where logs and artifacts belong: the next step begins without it."""
+        attempt = context.attempt
+        secrets = await key_secrets(
+            self._hands.db, self._hands.secret, attempt.trial_id, attempt.attempt_number
+        )
+        capture = Capture(self._hands, context, fence_of(attempt, AttemptPhase.VERIFY), secrets)
+        await capture.keep_box(box)
+        await capture.register()
 
     async def _box_with_tests(self, context: TrialContext, attempt: VerifierInput, windows: Windows) -> Box:
         """The box in which the tests run, or ran already."""
@@ -96,7 +112,7 @@ class RunVerifier:
             return await self._in_a_box_of_its_own(context, attempt, windows)
         started_at = now()
         box = await self._hands.provider(attempt.provider).attach(attempt.box_id)
-        if await process.status(box, PROCESS) is None:
+        if await process.status(box, context.process_name(PROCESS)) is None:
             script = await pre_artifacts_script(self._hands, context)
             problems = await hand_over(context, box, attempt.harness.user, script)
             if problems:
@@ -128,24 +144,29 @@ class RunVerifier:
         """The verifier's output and end, and the reward that it left."""
         started_at = now()
         fence = fence_of(attempt, AttemptPhase.VERIFY)
-        status = await follow_into_store(self._hands.db, box, fence, Followed(PROCESS, STREAMS))
+        followed = Followed(context.process_name(PROCESS), verifier_streams(context))
+        status = await follow_into_store(self._hands.db, box, fence, followed)
         windows.close("verifier", status.started_at or started_at)
         await revoke_judge_key(self._hands, context)
         reading = await read_reward_files(box)
         if isinstance(reading, Reward):
             windows.members["verifier_result"] = {"rewards": reading.rewards}
-        await enter(self._hands, attempt, AttemptPhase.VERIFY, PhaseChange(members=windows.members))
+        members = await members_of_step(self._hands.db, context, windows.members)
+        await enter(self._hands, attempt, AttemptPhase.VERIFY, PhaseChange(members=members))
         return VerifierEnd(
             exit_code=status.exit_code,
             is_timeout=status.is_deadline,
             problem=reading.message if isinstance(reading, RewardFailure) else None,
+            unmet_gate=_unmet_gate(context, reading),
         )
 
     async def _lay_out(self, context: TrialContext, box: Box, script: str) -> None:
         staged = f"{TESTS_DIR}.{uuid4().hex}"
         task_dir = await self._hands.task_dir(context.stored)
-        await box.put_tar(staged, tar_of_tree(task_dir / "tests"))
-        result = await box.run(["sh", "-c", script, "lay-out", staged])
+        folders = [task_dir / folder for folder in context.task.tests_folders]
+        await box.put_tar(staged, tar_of_trees([folder for folder in folders if folder.is_dir()]))
+        verifier = context.process_name(PROCESS)
+        result = await box.run(["sh", "-c", _once(verifier, script), "lay-out", staged])
         if result.exit_code != 0:
             said = result.stderr.decode(errors="replace").strip()
             raise BoxUnfit(f"the agent left the box unfit for its verifier: {said}")
@@ -154,7 +175,7 @@ class RunVerifier:
         self, context: TrialContext, box: Box, timeout_sec: float, env: Mapping[str, EnvValue]
     ) -> ProcessSpec:
         return ProcessSpec(
-            name=PROCESS,
+            name=context.process_name(PROCESS),
             argv=("sh", "-c", SCRIPT),
             user=None,
             cwd=box.workdir,
@@ -167,6 +188,17 @@ class RunVerifier:
             stdin=None,
             deadline_sec=timeout_sec,
         )
+
+
+def verifier_streams(context: TrialContext) -> dict[Stream, str]:
+    """The names that a verifier's output is stored under."""
+    return {"out": context.place("verifier/stdout")}
+
+
+def _unmet_gate(context: TrialContext, reading: Reward | RewardFailure) -> str | None:
+    if context.step is None or not isinstance(reading, Reward):
+        return None
+    return unmet_gate(context.step.min_reward, reading.rewards)
 
 
 async def read_reward_files(box: Box) -> Reward | RewardFailure:

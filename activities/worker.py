@@ -40,6 +40,7 @@ from activities.refining import refine_settled_spend
 from activities.regrade import RegradeTrial
 from activities.searching import has_search_attributes
 from activities.settings import WorkerSettings
+from activities.steps import PrepareStep
 from activities.trial_context import Hands
 from activities.verifier import RunVerifier
 from domain.errors import EvolveError
@@ -151,6 +152,7 @@ def make_workers(client: Client, settings: WorkerSettings, hands: Hands, side: W
     ]
     follow: list[Any] = [
         OpenBox(hands).open_box,
+        PrepareStep(hands).prepare_step,
         RunAgent(hands).run_agent,
         RunVerifier(hands).run_verifier,
         RegradeTrial(hands).regrade_trial,

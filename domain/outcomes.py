@@ -40,6 +40,8 @@ class AttemptEnd(BaseModel):
     agent_exit_code: int | None = None
     rewards: dict[str, float] | None = None
     verifier_problem: str | None = None
+    unready: str | None = None
+    """Why the agent of a step could not start: what earlier steps came to is scored all the same."""
     is_verifier_timeout: bool = False
     verifier_exit_code: int | None = None
     verifier_tail: str = ""
@@ -62,6 +64,8 @@ def exception_of(end: AttemptEnd) -> tuple[ExceptionType, str] | None:
             return ExceptionType.INCOMPLETE, end.failure
         kind = ExceptionType.USAGE_LIMIT if end.is_budget else ExceptionType.INFRASTRUCTURE
         return kind, end.failure
+    if end.unready is not None:
+        return None if end.rewards is not None else (ExceptionType.INFRASTRUCTURE, end.unready)
     consequence = CONSEQUENCES[end.cause] if end.cause else None
     if consequence is not None and consequence.exception is not None:
         return consequence.exception, _agent_message(end)

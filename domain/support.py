@@ -46,7 +46,6 @@ class NotYet:
 
 
 NOT_YET: tuple[NotYet, ...] = (
-    NotYet("[[steps]]", "multi-step tasks are not supported yet", lambda task: bool(task.steps)),
     NotYet(
         "[[verifier.collect]].service",
         "multi-container tasks are not supported yet",

@@ -19,6 +19,7 @@ from domain.task_env import EnvValue, env_values
 
 __all__ = [
     "SEED_FILE",
+    "SETUP_TIMEOUT_SEC",
     "MinReward",
     "TaskStep",
     "instruction_text",
@@ -31,6 +32,8 @@ __all__ = [
 DEFAULT_AGENT_TIMEOUT_SEC = 3600.0
 DEFAULT_VERIFIER_TIMEOUT_SEC = 600.0
 SEED_FILE = "trajectory.json"
+SETUP_TIMEOUT_SEC = 600.0
+"""Of a step's `setup.sh`: no declaration bounds it."""
 MAX_STEPS = 1000
 """A trial's workflow holds the story of each."""
 _SESSION_KEY = "inherit_prior_session"

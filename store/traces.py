@@ -41,6 +41,13 @@ WITH gone AS (
 SELECT count(*) FROM trace_events
 WHERE trial_id = $1 AND attempt_number = $2::int AND seq BETWEEN $7 AND $5
 """
+_PROMPT = """
+SELECT coalesce(
+  (SELECT seq FROM trace_events WHERE trial_id = $1 AND attempt_number = $2 AND type = 'prompt'
+   ORDER BY seq OFFSET $3 LIMIT 1),
+  (SELECT coalesce(max(seq), 0) + 1 FROM trace_events
+   WHERE trial_id = $1 AND attempt_number = $2 AND seq < $4))
+"""
 _CHUNKS = """
 SELECT offset_bytes, data FROM stream_chunks
 WHERE trial_id = $1 AND attempt_number = $2 AND name = $3 AND offset_bytes > $4
@@ -106,6 +113,12 @@ class TraceFilter:
     tail: int | None = None
 
 
+async def prompt_seq(db: Database, trial_id: str, attempt_number: int, nth: int) -> int:
+    """Where the attempt's nth prompt (from 0) stands in its trace, or will: behind all that is there."""
+    pool = await db.pool()
+    return int(await pool.fetchval(_PROMPT, trial_id, attempt_number, nth, GATEWAY_SEQ_BASE))
+
+
 async def write_events(db: Database, fence: Fence, rows: Sequence[TraceRow]) -> None:
     """Store events under their numbers; the same event again changes nothing.
 
@@ -123,7 +136,10 @@ async def write_events(db: Database, fence: Fence, rows: Sequence[TraceRow]) -> 
 
 
 async def close_events(db: Database, fence: Fence, first: int, last: int) -> bool:
-    """Whether events `first` to `last` are all there; the harness's own after `last` are removed."""
+    """Whether events `first` to `last` are all there; the harness's own after `last` are removed.
+
+    So of a multi-step attempt only the newest step's may be closed.
+    """
     pool = await db.pool()
     there = await pool.fetchval(_CLOSE, *_writer(fence), last, GATEWAY_SEQ_BASE, first)
     return bool(there == last - first + 1)

@@ -41,6 +41,8 @@ class Progress:
 
     placement: Placement | None = None
     box: act.OpenedBox | None = None
+    step: int | None = None
+    unready: str | None = None
     agent: act.AgentEnd | None = None
     verifier: act.VerifierEnd | None = None
 

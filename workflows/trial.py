@@ -1,4 +1,7 @@
-"""The story of one trial: attempt after attempt, each prepare → open the box → agent → verifier → close."""
+"""The story of one trial: attempt after attempt, each prepare → open the box → steps → close.
+
+A task without steps is one step: its agent, its verifier. A step of a multi-step task is prepared first.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ from collections.abc import Coroutine
 from itertools import count
 from typing import Any, NoReturn, TypeVar
 
+from pydantic import BaseModel
 from temporalio import workflow
 from temporalio.exceptions import ActivityError, ApplicationError
 
@@ -22,6 +26,8 @@ with workflow.unsafe.imports_passed_through():
     from workflows.inputs import Progress, TrialInput
 
 T = TypeVar("T")
+In = TypeVar("In", bound=BaseModel)
+Out = TypeVar("Out", bound=BaseModel)
 
 
 @workflow.defn(name=names.TRIAL_WORKFLOW)
@@ -108,22 +114,38 @@ class TrialWorkflow:
         placed = await self._open_box()
         if placed is None:
             return
-        box, queue = self._progress.box, self._follow_queue
+        box = self._progress.box
         assert box is not None
-        _heed_cancel()
-        boxed = BoxedAttempt(
-            **placed.model_dump(),
-            box_id=box.box_id,
-            timeout_sec=box.agent_timeout_sec,
-            harness=box.harness,
-        )
-        agent = self._progress.agent = await options.call(act.RUN_AGENT, boxed, options.FOLLOW, queue=queue)
+        for part in box.parts:
+            _heed_cancel()
+            update = {"step": part.position, "harness": box.harness, "box_id": box.box_id}
+            if not await self._run_part(placed.model_dump() | update, part):
+                return
+
+    async def _run_part(self, attempt: dict[str, Any], part: act.StepPlan) -> bool:
+        """One step, or all of a task that has none; whether the next one follows."""
+        progress = self._progress
+        progress.step, progress.agent, progress.verifier = part.position, None, None
+        boxed = BoxedAttempt(**attempt, timeout_sec=part.agent_timeout_sec)
+        if part.position is not None and not await self._prepare_step(boxed):
+            return False
+        agent = progress.agent = await self._follow(act.RUN_AGENT, boxed)
         _heed_cancel()
         if not is_verified(agent.cause):
-            return
-        update = {"timeout_sec": box.verifier_timeout_sec}
-        verify = act.VerifierInput(**boxed.model_copy(update=update).model_dump(), agent=agent)
-        self._progress.verifier = await self._verify(verify)
+            return False
+        verify = act.VerifierInput(**attempt, timeout_sec=part.verifier_timeout_sec, agent=agent)
+        verifier = progress.verifier = await self._verify(verify)
+        return verifier.lets_go_on
+
+    async def _prepare_step(self, boxed: BoxedAttempt) -> bool:
+        ready = await self._follow(act.PREPARE_STEP, boxed)
+        self._progress.unready = ready.problem
+        _heed_cancel()
+        return ready.problem is None
+
+    async def _follow(self, signature: act.Signature[In, Out], argument: In) -> Out:
+        """What lasts as long as a process in the box does."""
+        return await options.call(signature, argument, options.FOLLOW, queue=self._follow_queue)
 
     @property
     def _follow_queue(self) -> str:
@@ -182,7 +204,7 @@ class TrialWorkflow:
         """The agent is over; a verifier that has no box of its own yet is waited for, and the agent kept."""
         while True:
             try:
-                return await options.call(act.RUN_VERIFIER, verify, options.FOLLOW, queue=self._follow_queue)
+                return await self._follow(act.RUN_VERIFIER, verify)
             except ActivityError as error:
                 await self._wait_for_capacity(error)
                 verify = verify.model_copy(update={"turn": self._attempt.turn})
@@ -217,9 +239,11 @@ class TrialWorkflow:
     async def _close(self, failure: Failure | None) -> act.Settled:
         placement, box = self._progress.placement, self._progress.box
         close = CloseInput(
-            **self._attempt.model_dump(),
+            **self._attempt.model_dump(exclude={"step"}),
             provider=placement.provider if placement else "",
             host_id=placement.host_id if placement else "",
+            step=self._progress.step,
+            unready=self._progress.unready,
             box_id=box.box_id if box else None,
             harness=box.harness if box else act.HarnessPlace(),
             agent=self._progress.agent,

@@ -121,7 +121,7 @@ def _denied(settings: dict[str, Any]) -> list[Any]:
 async def _write_session(box: Box, context: HarnessContext) -> None:
     workdir = await real_path(box, context.workdir)
     session_id = seed_id(context.task.name)
-    turns = read_seed(context.task_dir)
+    turns = read_seed(context.task_dir / context.task.seed_path)
     model = context.model_access.model
     lines = session_lines(turns, session_id, workdir, context.version or "", model)
     await write_session(box, session_path(context.home, workdir, session_id), lines, context.user)

@@ -115,6 +115,6 @@ def _mcp_server(server: McpServerConfig, context: HarnessContext) -> dict[str, A
 async def _write_rollout(box: Box, context: HarnessContext) -> None:
     workdir = await real_path(box, context.workdir)
     session_id = seed_id(context.task.name)
-    turns = read_seed(context.task_dir)
+    turns = read_seed(context.task_dir / context.task.seed_path)
     lines = rollout_lines(turns, session_id, workdir, context.version or "", PROVIDER)
     await write_session(box, rollout_path(context.home, turns, session_id), lines, context.user)

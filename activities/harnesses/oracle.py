@@ -18,10 +18,10 @@ class OracleHarness(UnbundledHarness):
     stdout_file = "oracle.txt"
 
     async def install(self, box: Box, context: HarnessContext) -> None:
-        """Upload `solution/`; raises `TaskError` when the task has none."""
+        """Upload `solution/`, of a step its own or the task's; raises `TaskError` when there is none."""
         if not context.task.has_solution:
             raise TaskError(f"task {context.task.name}: oracle needs solution/solve.sh, which is not there")
-        await box.put_tar(SOLUTION_DIR, tar_of_tree(context.task_dir / "solution"))
+        await box.put_tar(SOLUTION_DIR, tar_of_tree(context.task_dir / context.task.solution_folder))
 
     def launch(self, context: HarnessContext) -> Launch | None:
         """By bash, since most real ones are not executable."""

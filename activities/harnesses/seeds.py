@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any, cast
 
 from domain.errors import TaskError
+from domain.task_steps import SEED_FILE
 
-SEED_FILE = "trajectory.json"
 NO_OUTPUT = "(no output)"
 _NAMESPACE = uuid.UUID("5f0c1b7e-3f55-4a39-8a0d-2c2f7a5f5f10")
 _FIRST_STAMP = datetime(2025, 1, 1, tzinfo=UTC)
@@ -57,10 +57,10 @@ def stamp(at: datetime) -> str:
     return at.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
-def read_seed(task_dir: Path) -> tuple[Turn, ...]:
-    """The turns of the task's trajectory. Raises `TaskError` when it is none."""
+def read_seed(path: Path) -> tuple[Turn, ...]:
+    """The turns of a trajectory. Raises `TaskError` when it is none."""
     try:
-        document = json.loads((task_dir / SEED_FILE).read_bytes())
+        document = json.loads(path.read_bytes())
         steps = document["steps"]
         turns = [turn for index, step in enumerate(steps) for turn in _turns(index, step)]
     except (ValueError, KeyError, TypeError, AttributeError) as error:

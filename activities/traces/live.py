@@ -14,7 +14,7 @@ from store.fences import Fence
 from store.traces import TraceRow, close_events, stored_output, write_events
 
 FIRST_SEQ = 2
-"""1 is the prompt."""
+"""1 is the prompt. A later step's events stand behind its own prompt."""
 STDERR_END_BYTES = 16 * 1024
 MAX_EVENTS = 200_000
 """What is kept of one trace. An agent's program may print lines without end; readers must live on."""
@@ -25,7 +25,7 @@ Stream = Literal["out", "err"]
 
 
 class LiveTrace:
-    """Reads one attempt's output from its start and writes its events under the numbers 2, 3, ….
+    """Reads one run's output from its start and writes its events under the numbers `first_seq` and on.
 
     `open` it before following: what the store already holds is read again, and rows that are there stay
     as they are. `feed` it each piece after that piece was stored. `finish` it when the process has ended.
@@ -33,7 +33,12 @@ class LiveTrace:
     """
 
     def __init__(
-        self, db: Database, fence: Fence, parser: Callable[[], StreamParser], streams: Mapping[Stream, str]
+        self,
+        db: Database,
+        fence: Fence,
+        parser: Callable[[], StreamParser],
+        streams: Mapping[Stream, str],
+        first_seq: int,
     ) -> None:
         self._db = db
         self._fence = fence
@@ -44,15 +49,21 @@ class LiveTrace:
         self._read_to: dict[Stream, int] = {"out": 0, "err": 0}
         self._stderr_end = b""
         self._pending: list[TraceRow] = []
-        self._next_seq = FIRST_SEQ
+        self._first_seq = first_seq
+        self._next_seq = first_seq
         self._n_dropped = 0
 
     @classmethod
     async def open(
-        cls, db: Database, fence: Fence, parser: Callable[[], StreamParser], streams: Mapping[Stream, str]
+        cls,
+        db: Database,
+        fence: Fence,
+        parser: Callable[[], StreamParser],
+        streams: Mapping[Stream, str],
+        first_seq: int = FIRST_SEQ,
     ) -> LiveTrace:
         """A trace that has caught up with the store. `streams`: the process's stream → the stored one."""
-        trace = cls(db, fence, parser, streams)
+        trace = cls(db, fence, parser, streams, first_seq)
         await trace._catch_up()
         return trace
 
@@ -78,12 +89,20 @@ class LiveTrace:
         await self._flush()
 
     async def finish(self) -> StreamReport:
-        """Write the last rows, and all again if the store has lost some; what the stream says of its run."""
-        if await self._end():
+        """Write the last rows, and all again if the store has lost some; what the stream says of its run.
+
+        Of the newest run only: what stands behind it is removed.
+        """
+        if await self._close():
             return self._parser.report
-        again = await LiveTrace.open(self._db, self._fence, self._new_parser, self._streams)
-        await again._end()
+        again = await LiveTrace.open(self._db, self._fence, self._new_parser, self._streams, self._first_seq)
+        await again._close()
         return again._parser.report
+
+    async def report(self) -> StreamReport:
+        """What the stream of an earlier run, which was finished, says of it."""
+        await self._end()
+        return self._parser.report
 
     async def _catch_up(self) -> None:
         for stream, name in self._streams.items():
@@ -91,7 +110,14 @@ class LiveTrace:
             async for offset, data in stored_output(self._db, trial_id, attempt_number, name):
                 await self.feed(stream, offset, data)
 
-    async def _end(self) -> bool:
+    async def _close(self) -> bool:
+        await self._end()
+        if not any(self._read_to.values()):
+            # Nothing was printed, or it is no longer in the store: the rows are left as they are.
+            return True
+        return await close_events(self._db, self._fence, self._first_seq, self._next_seq - 1)
+
+    async def _end(self) -> None:
         for line in self._lines.end():
             self._add(self._events(line))
         if self._read_to["out"] >= STREAM_MAX_BYTES:
@@ -101,10 +127,6 @@ class LiveTrace:
             told = {"reason": f"events after the first {MAX_EVENTS}", "events": self._n_dropped}
             self._append(TraceEvent("trace_loss", told))
         await self._flush()
-        if not any(self._read_to.values()):
-            # Nothing was printed, or it is no longer in the store: the rows are left as they are.
-            return True
-        return await close_events(self._db, self._fence, FIRST_SEQ, self._next_seq - 1)
 
     def _events(self, line: bytes | LongLine) -> list[TraceEvent]:
         if isinstance(line, LongLine):
@@ -113,7 +135,7 @@ class LiveTrace:
 
     def _add(self, events: Iterable[TraceEvent]) -> None:
         for event in events:
-            if self._next_seq < FIRST_SEQ + MAX_EVENTS:
+            if self._next_seq < self._first_seq + MAX_EVENTS:
                 self._append(event)
             else:
                 self._n_dropped += 1

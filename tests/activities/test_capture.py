@@ -299,7 +299,7 @@ async def test_a_trace_is_completed_and_its_trajectory_kept(
         db, call.call_id, measured(90, input_tokens=220, cached_input_tokens=40, output_tokens=30)
     )
     capture = new_capture()
-    await keep_trace(capture, STREAMS, "0.171.0")
+    await keep_trace(capture, [STREAMS], "0.171.0")
     kinds = [kind async for _, kind, _ in stored_events(db, attempt.trial_id, 1)]
     assert (len(kinds), kinds[0], kinds[-1]) == (9, "prompt", "usage")
     document = json.loads((await kept(capture))["agent/trajectory.json"])
@@ -313,7 +313,7 @@ async def test_a_trace_is_completed_and_its_trajectory_kept(
 
     monkeypatch.setattr("activities.traces.keep.TRAJECTORY_MAX_BYTES", 100)
     large = new_capture()
-    await keep_trace(large, STREAMS, "0.171.0")
+    await keep_trace(large, [STREAMS], "0.171.0")
     assert (large.files, large.left_out) == (
         [],
         ["agent/trajectory.json: the trace is larger than 100 bytes"],
@@ -325,5 +325,5 @@ async def test_a_trace_whose_output_is_dropped_already_stays(
 ) -> None:
     """The close is tried again after its last step."""
     await add_trace_events(db, attempt.trial_id, 1, [(1, "prompt", {}), (2, "plan", {})])
-    await keep_trace(new_capture(), STREAMS, None)
+    await keep_trace(new_capture(), [STREAMS], None)
     assert [kind async for _, kind, _ in stored_events(db, attempt.trial_id, 1)] == ["prompt", "plan"]

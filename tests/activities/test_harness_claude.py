@@ -15,6 +15,7 @@ from activities.harnesses.claude_session import session_lines, session_path
 from activities.harnesses.presets import merged
 from activities.harnesses.seeds import read_seed, seed_id
 from domain.errors import TaskError
+from domain.task_steps import SEED_FILE
 from tests.activities.harness_runs import KEY, context_of, written_by
 
 HARNESS = ClaudeHarness()
@@ -138,7 +139,7 @@ def write_seed(folder: Path, document: Any = SEED) -> Path:
 
 
 def test_a_trajectory_is_a_session_that_the_cli_goes_on_with(tmp_path: Path) -> None:
-    turns = read_seed(write_seed(tmp_path))
+    turns = read_seed(write_seed(tmp_path) / SEED_FILE)
     lines = session_lines(turns, seed_id("hello"), "/app", "2.1.197", "m")
     entries = [json.loads(line) for line in lines.splitlines()]
     assert [entry["parentUuid"] for entry in entries] == [None, *(entry["uuid"] for entry in entries[:-1])]
@@ -169,10 +170,10 @@ def test_a_trajectory_is_a_session_that_the_cli_goes_on_with(tmp_path: Path) -> 
 @pytest.mark.parametrize("document", [[], {"steps": 3}, {"steps": []}, {"steps": [{"message": "x"}]}])
 def test_what_is_no_trajectory_is_refused_by_the_files_name(tmp_path: Path, document: Any) -> None:
     with pytest.raises(TaskError, match=r"trajectory\.json"):
-        read_seed(write_seed(tmp_path, document))
+        read_seed(write_seed(tmp_path, document) / SEED_FILE)
 
 
 def test_what_an_agent_saw_without_a_call_is_told_by_the_user(tmp_path: Path) -> None:
     steps = [{"source": "agent", "message": "ls", "observation": {"results": [{"content": "file.txt"}]}}]
-    turns = read_seed(write_seed(tmp_path, {"steps": steps}))
+    turns = read_seed(write_seed(tmp_path, {"steps": steps}) / SEED_FILE)
     assert [(turn.is_agent, turn.text) for turn in turns] == [(True, "ls"), (False, "file.txt")]

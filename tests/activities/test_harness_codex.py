@@ -15,6 +15,7 @@ from activities.harnesses.codex import CodexHarness
 from activities.harnesses.codex_session import rollout_lines, rollout_path
 from activities.harnesses.seeds import read_seed
 from activities.harnesses.toml_text import toml_text
+from domain.task_steps import SEED_FILE
 from tests.activities.harness_runs import KEY, context_of, written_by
 from tests.activities.test_harness_claude import write_seed
 
@@ -107,7 +108,7 @@ async def test_a_tasks_mcp_servers_have_the_tasks_environment() -> None:
 
 
 def test_a_trajectory_is_a_rollout_that_the_cli_goes_on_with(tmp_path: Path) -> None:
-    turns = read_seed(write_seed(tmp_path))
+    turns = read_seed(write_seed(tmp_path) / SEED_FILE)
     lines = [json.loads(line) for line in rollout_lines(turns, "S", "/app", "0.1", "evolve").splitlines()]
     assert [line["type"] for line in lines] == ["session_meta", *["response_item"] * 7]
     assert [line["payload"].get("call_id") for line in lines[3:7]] == [

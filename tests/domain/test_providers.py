@@ -88,9 +88,11 @@ def test_what_this_release_does_not_honour_is_refused_by_name(
     assert (caught.value.code, caught.value.message.split(": ")[0]) == ("feature_unsupported", key)
 
 
-def test_multi_step_tasks_are_refused_by_name() -> None:
+def test_what_steps_declare_of_their_own_is_looked_at_too() -> None:
     files = TaskFiles(paths=FILES | {"steps/a/instruction.md"})
-    assert unsupported_keys(parse_task("t", "steps = [{name = 'a'}]", files))[0].startswith("[[steps]]: ")
+    declared = "[[steps]]\nname = 'a'\nartifacts = [{source = '/x', service = 'db'}]\nverifier.env.X = '${X}'"
+    told = unsupported_keys(parse_task("t", declared, files))
+    assert [each.split(": ")[0] for each in told] == ["artifacts.service", "[verifier.env]"]
 
 
 def test_rows_of_the_table_have_distinct_keys() -> None:

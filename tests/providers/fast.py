@@ -7,11 +7,12 @@ outlives the worker that made it, as a real one does. What is to go wrong is wri
 
 What a "command" does is written in the task: `solution/solve.sh` and `tests/test.sh` are lists of the
 words `reward X`, `reward-if-solved X`, `reward-if FILE X`, `exit N`, `print TEXT`, `solve`, `make FILE`,
-`delete FILE`, one a line (other lines are ignored). So are `pre_artifacts.sh` and collect hooks.
+`delete FILE`, `look FILE` (prints whether it is there), one a line (other lines are ignored). So are
+`pre_artifacts.sh`, collect hooks and a step's `setup.sh`.
 
 The barriers are `build`, `create` and `create-verifier` (before a box is made), `boot` (it is made),
-`install`, `agent`, `collect-N`, `verifier` and `persist`. A task with a word in `environment/barrier` is
-also held by `NAME.WORD`.
+`install`, `agent`, `collect-N`, `verifier` and `persist`; of step N `setup-N`, `agent-N`, `verifier-N`. A
+task with a word in `environment/barrier` is also held by `NAME.WORD`.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import re
 import shlex
 import shutil
 import tarfile
@@ -119,7 +121,11 @@ class FastBox:
             self._at(f"{argv[4]}/command").write_text(argv[-1])
             self._faults.meet(f"{Path(argv[4]).name}-launched")
         elif len(argv) > 4 and argv[3] == "lay-out":
-            self._lay_out(argv[4])
+            self._lay_out(argv[4], before=_guard(argv[2]))
+        elif len(argv) > 4 and argv[3] == "lay-workdir":
+            self._lay_workdir(argv[4], before=_guard(argv[2]))
+        elif len(argv) > 3 and argv[3] == "forget":
+            self._forget_tests()
         elif len(argv) > 4 and argv[3] == "healthcheck":
             return self._check(argv[4])
         return RunResult(0, b"", b"")
@@ -133,10 +139,18 @@ class FastBox:
         probed.write_text("." * (n_probes + 1))
         return RunResult(int(n_probes < int(command.split()[1])), b"", b"not yet")
 
-    def _lay_out(self, staged: str) -> None:
-        if not self._at("/.evolve/run/verifier").exists():
-            for path in ("/tests", "/logs/verifier"):
-                shutil.rmtree(self._at(path), ignore_errors=True)
+    def _forget_tests(self) -> None:
+        for path in ("/tests", "/logs/verifier"):
+            shutil.rmtree(self._at(path), ignore_errors=True)
+
+    def _lay_workdir(self, staged: str, before: str) -> None:
+        if not self._at(before).exists():
+            shutil.copytree(self._at(staged), self._at(self.workdir), dirs_exist_ok=True)
+        shutil.rmtree(self._at(staged), ignore_errors=True)
+
+    def _lay_out(self, staged: str, before: str) -> None:
+        if not self._at(before).exists():
+            self._forget_tests()
             self._at("/logs/verifier").mkdir(parents=True)
             self._at(staged).rename(self._at("/tests"))
         shutil.rmtree(self._at(staged), ignore_errors=True)
@@ -174,6 +188,8 @@ class FastBox:
                 code = int(rest)
             elif word == "solve":
                 self._make("/app/solved")
+            elif word == "look":
+                printed += f"{rest} is{'' if self._at(rest).exists() else ' not'} there\n"
             elif word == "make":
                 self._make(rest)
             elif word == "delete":
@@ -186,9 +202,10 @@ class FastBox:
         """The lines that a command is acted by: of a task's file, of its stdin, or the command itself."""
         if run.name.startswith("collect-"):
             return _text(run / "command")
-        if run.name == "pre-artifacts":
+        if run.name.startswith("pre-artifacts"):
             return _text(run / "in")
-        return _text(self._at("/solution/solve.sh" if run.name == "agent" else "/tests/test.sh"))
+        files = {"agent": "/solution/solve.sh", "setup": "/app/setup.sh", "verifier": "/tests/test.sh"}
+        return _text(self._at(files[run.name.partition("-")[0]]))
 
     def _make(self, path: str) -> None:
         self._at(path).parent.mkdir(parents=True, exist_ok=True)
@@ -329,6 +346,13 @@ class FastProvider:
 
 def _text(path: Path) -> str:
     return path.read_text().strip() if path.exists() else ""
+
+
+def _guard(script: str) -> str:
+    """The folder of the process before whose start alone a script acts (`process.only_before`)."""
+    found = re.search(r"\[ -e (\S+)/claim \]", script)
+    assert found is not None
+    return found[1]
 
 
 def make_provider(settings: WorkerSettings, installation_id: str) -> FastProvider:
