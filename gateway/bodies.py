@@ -1,4 +1,4 @@
-"""Request bodies: a key that sends many large ones at once fills no memory, and only its own requests wait."""
+"""Request bodies: a key that sends many large ones at once fills no memory, and only its own wait."""
 
 from __future__ import annotations
 
