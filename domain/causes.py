@@ -184,12 +184,14 @@ def cause_of(facts: AgentFacts) -> Cause:
         seen = _seen_by_gateway(model)
         if seen is not None and not _was_got_over(facts, seen):
             return seen
+    said = _SAID.get(facts.said or "")
+    # Also at its deadline: a harness that got nowhere near its model was not evaluated.
+    if facts.must_call and (model is None or model.n_calls == 0) and (said is None or facts.is_timeout):
+        return Cause.NO_MODEL_CALL
     if facts.is_timeout:
         return Cause.TIMEOUT
-    if facts.said is not None and facts.said in _SAID:
-        return _SAID[facts.said]
-    if facts.must_call and (model is None or model.n_calls == 0):
-        return Cause.NO_MODEL_CALL
+    if said is not None:
+        return said
     return Cause.NON_ZERO_EXIT if facts.exit_code else Cause.FINISHED
 
 

@@ -95,6 +95,7 @@ def test_a_failure_that_the_agent_got_over_is_none():
 def test_a_run_of_a_harness_without_a_call_is_no_run_and_an_agent_that_needs_none_may_have_none():
     assert ended(calls=ModelFacts(), exit_code=1) is Cause.NO_MODEL_CALL
     assert ended(calls=ModelFacts(), exit_code=0) is Cause.NO_MODEL_CALL
+    assert ended(calls=ModelFacts(), exit_code=None, is_timeout=True) is Cause.NO_MODEL_CALL
     assert cause_of(AgentFacts(exit_code=3)) is Cause.NON_ZERO_EXIT
     assert cause_of(AgentFacts(exit_code=0)) is Cause.FINISHED
 
