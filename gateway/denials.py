@@ -59,8 +59,8 @@ _SPENT = _Form(
 )
 _NOT_FOUND = _Form(404, "not_found_error", ("invalid_request_error", "not_found"), "NOT_FOUND", True)
 _UPSTREAM = _Form(502, "api_error", ("server_error", None), "INTERNAL")
-# Of our making, and asking again changes nothing. After a 5xx most harnesses try on until their deadline; a 400
-# ends each of them at once (facts/harnesses.md). What it was is told by the call's row.
+# Of our making, and asking again changes nothing. After a 5xx most harnesses try on until their deadline;
+# a 400 ends each of them at once (facts/harnesses.md). What it was is told by the row of the call.
 _OURS = _INVALID
 
 _FORMS: Mapping[DenialKind, _Form] = MappingProxyType(
