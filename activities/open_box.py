@@ -15,9 +15,10 @@ from activities.harnesses.own import OwnHarness
 from activities.harnesses.seeds import SEEDED_HARNESSES
 from activities.healthcheck import await_healthy
 from activities.heartbeats import heartbeats
+from activities.judge_packages import judge_mounts
 from activities.model_access import harness_context, mint_agent_key, refuse_spent_up
 from activities.own_agents import ensure_built
-from activities.sandboxes.base import Box, BoxSpec, ImageRef, ImageRequest, SandboxProvider
+from activities.sandboxes.base import Box, BoxSpec, ImageRef, ImageRequest, Mount, SandboxProvider
 from activities.signatures import OPEN_BOX, HarnessPlace, OpenedBox, PlacedAttempt, StepPlan
 from activities.trial_context import Hands, TrialContext, box_tag, fence_of
 from domain.causes import TRAJECTORY_SEED
@@ -133,6 +134,11 @@ class OpenBox:
             await install_agent(self._hands, context, box, place)
         return place
 
+    async def _judge_mounts(self, context: TrialContext) -> tuple[Mount, ...]:
+        """Fetched before anything is spent, also for a verifier's box that comes later."""
+        mounts = await judge_mounts(self._hands, context)
+        return mounts if context.task.verifier_mode == "shared" else ()
+
     async def _require_healthy(self, context: TrialContext, box: Box, image: ImageRef) -> None:
         if context.task.healthcheck is not None:
             await await_healthy(box, context.task.healthcheck, image.user, context.task.env)
@@ -164,7 +170,7 @@ class OpenBox:
             storage_mb=task.storage_mb,
             env=task.env_literals,
             workdir=task.workdir,
-            mounts=(bundle.mount,) if bundle else (),
+            mounts=(*((bundle.mount,) if bundle else ()), *await self._judge_mounts(context)),
         )
         box = await provider.create(spec)
         if not await mark_live(self._hands.db, tag.name, box.box_id):

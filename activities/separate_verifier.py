@@ -16,6 +16,7 @@ from activities.capture import Capture
 from activities.handover import hand_over
 from activities.healthcheck import await_healthy
 from activities.home_capture import keep_home
+from activities.judge_packages import judge_mounts
 from activities.masks import key_secrets
 from activities.open_box import LIFETIME_MARGIN_SEC, TrialOver, Windows, enter
 from activities.prepare import UNDECLARED_CPUS, UNDECLARED_MEMORY_MB
@@ -95,6 +96,7 @@ class SeparateVerifier:
                 storage_mb=self._place.storage_mb,
                 env=self._place.env_literals,
                 workdir=self._place.workdir,
+                mounts=await judge_mounts(self._hands, self._context),
             )
         )
         if not await mark_live(self._hands.db, self._tag.name, box.box_id):

@@ -17,6 +17,7 @@ from activities.following import Followed, follow_into_store
 from activities.handover import hand_over
 from activities.heartbeats import heartbeats
 from activities.judge import mint_judge_env, revoke_judge_key
+from activities.judge_packages import judge_package_env
 from activities.masks import key_secrets
 from activities.open_box import Windows, enter
 from activities.sandboxes import process
@@ -180,6 +181,7 @@ class RunVerifier:
             user=None,
             cwd=box.workdir,
             env={
+                **await judge_package_env(self._hands, context),
                 **resolve_env(env),
                 **resolve_env(context.task.verifier_env),
                 **await mint_judge_env(self._hands, context),

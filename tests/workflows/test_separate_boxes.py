@@ -13,6 +13,7 @@ from uuid import uuid4
 
 import pytest
 
+from activities import judge_packages
 from activities.sandboxes.base import SandboxProvider
 from activities.sandboxes.local import LocalProvider
 from store.database import Database
@@ -142,6 +143,24 @@ CHECKED = RealTask(
     checks="[ -e /tmp/met ] || fail 'the agent came too early'\n",
     dockerfile='WORKDIR /app\nENTRYPOINT ["sh", "-c", "sleep 0.3; touch /tmp/ready; exec sleep 99999"]\n',
 )
+# It would install litellm; that the wheels are there and named is enough.
+JUDGE_ENV = 'env = {ANTHROPIC_API_KEY = "${ANTHROPIC_API_KEY}"}\n'
+JUDGE_CHECKS = """
+if false; then uv run --with litellm judge.py; fi
+[ -e "$PIP_FIND_LINKS/six-1.17.0-py2.py3-none-any.whl" ] && [ "$UV_NO_INDEX" = 1 ] || fail wheels
+touch "$PIP_FIND_LINKS/x" 2>/dev/null && fail 'they can be changed'
+case $ANTHROPIC_API_KEY in evk-*) ;; *) fail key ;; esac
+[ "$ANTHROPIC_BASE_URL" = http://127.0.0.1:8801 ] || fail url
+"""
+JUDGED_SHARED = RealTask(
+    name="judged-shared", toml=f"[verifier]\n{JUDGE_ENV}", solve="ls /opt/evolve-judge", checks=JUDGE_CHECKS
+)
+JUDGED_ALONE = RealTask(
+    name="judged-alone",
+    toml=f"{SEPARATE}{JUDGE_ENV}",
+    solve="",
+    checks=JUDGE_CHECKS,
+)
 REFUSED = RealTask(
     name="service",
     toml=SEPARATE,
@@ -210,9 +229,13 @@ async def said(platform: Platform, trial: Any) -> str:
 
 
 @pytest.mark.timeout(300)
-async def test_each_task_is_judged_on_what_it_hands_on(real: tuple[Platform, str]) -> None:
+async def test_each_task_is_judged_on_what_it_hands_on(
+    real: tuple[Platform, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     platform, kind = real
-    tasks = (CARRIED, DELETED, OWN_IMAGE, HANDED, CHECKED)
+    small = (judge_packages.WheelSet("3.11", ("six==1.17.0",)),)
+    monkeypatch.setattr(judge_packages, "WHEEL_SETS", small)
+    tasks = (CARRIED, DELETED, OWN_IMAGE, HANDED, CHECKED, JUDGED_SHARED, JUDGED_ALONE)
     trials = await run(platform, kind, *tasks, REFUSED)
     assert {name: trial["reward"] for name, trial in trials.items()} == {task.name: 1.0 for task in tasks}, [
         await said(platform, trial) for trial in trials.values()
