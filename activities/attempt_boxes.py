@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 
 from activities.capture import Capture
+from activities.ending import end_box
 from activities.sandboxes.base import SandboxProvider
 from activities.signatures import CloseInput
 from activities.trial_context import Hands, box_tag
@@ -33,7 +34,7 @@ async def end_boxes(hands: Hands, close: CloseInput) -> None:
         await mark_ending(hands.db, lease["name"])
         known = [lease["box_id"]] if lease["box_id"] else await _find(hands, provider, lease["name"])
         for box_id in known:
-            await provider.destroy(box_id)
+            await end_box(hands.db, provider, box_id)
         await mark_gone(hands.db, lease["name"])
 
 

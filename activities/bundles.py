@@ -22,6 +22,7 @@ import shutil
 import tarfile
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
 from pathlib import Path, PurePosixPath
 
 from activities.bundle_libc import LIBC_FOLDER, OWN_CACHE, OWN_LOADER, add_bash, add_libc, with_own_loader
@@ -37,6 +38,7 @@ from activities.npm_registry import (
 from activities.sandboxes.base import Box, Mount
 from activities.sandboxes.file_lock import locked
 from domain.errors import InfrastructureFailure
+from domain.reaping import StoredThing
 
 MANIFEST = "bundle.json"
 # Raised with every change of what a bundle's folder holds, so that none of an older release is taken for one.
@@ -120,6 +122,7 @@ class Bundles:
         Raises `BundleUnavailable` when a package cannot be had.
         """
         place = self._place(bundle)
+        self._mark_used(place)
         if digest := self._read(place):
             return BundleFolder(bundle, place, digest, is_cache_hit=True)
         async with self._locked(place):
@@ -144,6 +147,37 @@ class Bundles:
         if complaint := await _try_out(box, folder, f"{BUNDLE_ROOT}/{OWN}", user):
             raise AgentInstallFailed(f"{folder.bundle.harness} does not run in this image: {complaint}")
         return f"{BUNDLE_ROOT}/{OWN}"
+
+    async def listing(self) -> list[StoredThing]:
+        """Every whole bundle of this host, with when an attempt last asked for it."""
+        return await asyncio.to_thread(lambda: [self._stored(path.parent) for path in self._manifests()])
+
+    def _manifests(self) -> list[Path]:
+        return [path for path in self._folder.glob(f"*/{MANIFEST}") if not path.parent.name.startswith(".")]
+
+    def _stored(self, place: Path) -> StoredThing:
+        size = sum(each.lstat().st_size for each in place.rglob("*") if not each.is_dir())
+        marks = [path for path in (self._used_mark(place), place / MANIFEST) if path.exists()]
+        used_at = max(path.stat().st_mtime for path in marks)
+        return StoredThing(place.name, size, datetime.fromtimestamp(used_at, UTC))
+
+    async def remove(self, name: str) -> None:
+        """Out of sight at once; absent is done."""
+        place = self._folder / name
+        going = self._folder / f".going-{name}"
+        async with self._locked(place):
+            if place.exists():
+                place.rename(going)
+            await asyncio.to_thread(shutil.rmtree, going, ignore_errors=True)
+            self._used_mark(place).unlink(missing_ok=True)
+
+    def _used_mark(self, place: Path) -> Path:
+        return self._folder / ".used" / place.name
+
+    def _mark_used(self, place: Path) -> None:
+        mark = self._used_mark(place)
+        mark.parent.mkdir(parents=True, exist_ok=True)
+        mark.touch()
 
     def _place(self, bundle: Bundle) -> Path:
         recipe = {**asdict(bundle), "layout": LAYOUT}

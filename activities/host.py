@@ -20,11 +20,9 @@ from activities.settings import WorkerSettings
 from domain.providers import PROVIDERS, ProviderCapabilities, provider_table
 from domain.vocabulary import SandboxProvider as SandboxProviderName
 from store.database import Database, now
-from store.hosts import LEASE_SEC, Host, leftover_boxes, mark_gone, renew_host
+from store.hosts import LEASE_SEC, Host, renew_host
 
 log = structlog.get_logger()
-
-LEFTOVERS_EVERY_SEC = 60.0
 
 ProviderFactory = Callable[[WorkerSettings, str], SandboxProvider]
 """A plugin: (settings, installation id) → provider. One of a known name takes the place of ours."""
@@ -101,22 +99,6 @@ def _choose_default(settings: WorkerSettings, host: HostProviders) -> None:
     else:
         reason = host.offers["docker"]["reason"]
         host.default, host.default_reason = "local", f"docker is not offered: {reason}"
-
-
-async def end_leftovers(db: Database, host_id: str, host: HostProviders) -> None:
-    """Until cancelled: end boxes of this host that outlived their trial, and give their room back.
-
-    Closing a trial ends its box; this is for a close that failed for good, and for deleted jobs.
-    """
-    while True:
-        await asyncio.sleep(LEFTOVERS_EVERY_SEC)
-        try:
-            for row in await leftover_boxes(db, host_id):
-                await host.providers[row["provider"]].destroy(row["name"])
-                await mark_gone(db, row["name"])
-                log.warning("a box outlived its trial and was ended", box=row["name"])
-        except Exception as error:
-            log.warning("leftover boxes could not be ended", error=repr(error))
 
 
 async def keep_lease(db: Database, settings: WorkerSettings, host: HostProviders) -> None:

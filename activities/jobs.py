@@ -49,15 +49,26 @@ class Jobs:
         row = await record.start_job(self._hands.db, accept.job_id)
         if row is None:
             raise EvolveError(f"job {accept.job_id} does not exist", code="job_not_found")
+        is_cancelled = row["status"] in (JobStatus.CANCELLING, JobStatus.CANCELLED)
         return JobStart(
             job_id=accept.job_id,
             n_total_trials=row["n_total_trials"],
             n_concurrent_trials=row["plan"]["n_concurrent_trials"],
-            is_cancelled=row["status"] in (JobStatus.CANCELLING, JobStatus.CANCELLED),
+            is_cancelled=is_cancelled,
+            to_cancel=await self._under_way(accept.job_id) if is_cancelled else [],
             is_paused=row["paused_at"] is not None,
             is_regrade=JobPlan.model_validate(row["plan"]).is_regrade,
             search={searching.JOB_ID: accept.job_id} if self._hands.has_search_attributes else {},
         )
+
+    async def _under_way(self, job_id: str) -> list[int]:
+        """Trials that an earlier workflow of the job started, where an operator ended that one."""
+        pool = await self._hands.db.pool()
+        rows = await pool.fetch(
+            "SELECT index FROM trials WHERE job_id = $1 AND status IN ('RUNNING', 'SCORING') ORDER BY index",
+            job_id,
+        )
+        return [row["index"] for row in rows]
 
     @activity.defn(name=FIND_SILENT.name)
     async def find_silent(self, trials: JobIndexes) -> Silent:

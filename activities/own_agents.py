@@ -15,6 +15,7 @@ import tarfile
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+from activities.ending import end_box
 from activities.harnesses.own import PREFIX, OwnAgent, built_path
 from activities.sandboxes import process
 from activities.sandboxes.base import Box, BoxSpec, BoxTag, ImageRequest, NetworkMode, SandboxProvider
@@ -23,6 +24,7 @@ from activities.sandboxes.process import Chunk, ExitStatus, ProcessSpec
 from activities.trial_context import Hands
 from domain.agents import INSTALL_SCRIPT
 from domain.errors import InfrastructureFailure
+from domain.reaping import AGENT_BUILD_JOB
 from domain.vocabulary import SandboxProvider as SandboxProviderName
 from store.agents import built_key, read_revision
 
@@ -88,7 +90,7 @@ class _Build:
         except FileNotFoundError:
             raise self._failed("its build left no $PREFIX") from None
         finally:
-            await self._provider.destroy(box.box_id)
+            await end_box(self._hands.db, self._provider, box.box_id)
         if not await asyncio.to_thread(_has_program, target):
             raise self._failed("its build left no executable in $PREFIX/bin")
 
@@ -109,7 +111,7 @@ class _Build:
         )
         tag = BoxTag(
             installation_id=self._hands.installation_id,
-            job_id="agent-build",
+            job_id=AGENT_BUILD_JOB,
             trial_id=self._agent.revision_id,
             attempt_number=1,
             step=0,

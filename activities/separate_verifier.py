@@ -13,6 +13,7 @@ from typing import Any
 
 from activities.artifacts import gather, lay_artifacts
 from activities.capture import Capture
+from activities.ending import end_box
 from activities.handover import hand_over
 from activities.healthcheck import await_healthy
 from activities.home_capture import keep_home
@@ -100,7 +101,7 @@ class SeparateVerifier:
             )
         )
         if not await mark_live(self._hands.db, self._tag.name, box.box_id):
-            await self._provider.destroy(box.box_id)
+            await end_box(self._hands.db, self._provider, box.box_id)
             raise TrialOver(f"trial {self._attempt.trial_id} has given its box back")
         windows.close("x_verifier_boot", started_at)
         await self._enter({"verifier_sandbox_id": box.box_id, **windows.members})
@@ -115,7 +116,7 @@ class SeparateVerifier:
 
     async def _end_agents_box(self) -> None:
         await mark_ending(self._hands.db, self._agents_name)
-        await self._provider.destroy(self._attempt.box_id)
+        await end_box(self._hands.db, self._provider, self._attempt.box_id)
 
     async def _lease(self) -> None:
         """Wait for room on this host, if what the agent's box left is not enough: others end, too."""

@@ -53,6 +53,18 @@ class WorkerSettings(JobSettings):
     npm_registry: str = Field(
         default="", description="Where harnesses are fetched from. Default: what npm on this host is set to."
     )
+    image_budget_gb: float = Field(
+        default=50.0, ge=0, description="Disk that built images may take, of each provider of this host."
+    )
+    bundle_budget_gb: float = Field(default=20.0, ge=0, description="Disk that harness bundles may take.")
+    min_free_disk_gb: float = Field(
+        default=2.0,
+        ge=0,
+        description="With less free on a disk that boxes fill, no trial starts on this host until there is.",
+    )
+    reap_every_sec: float = Field(
+        default=300.0, ge=10, description="How often what nobody needs any more is looked for."
+    )
     agent_build_image: str = Field(
         default="python:3.12-bookworm", description="Image of the box that registered agents are built in."
     )

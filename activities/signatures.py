@@ -12,6 +12,7 @@ from typing import Generic, Literal, TypeVar
 from pydantic import BaseModel, ConfigDict
 
 from domain.breaker import Breaker
+from domain.reaping import Leftover
 
 Input = TypeVar("Input", bound=BaseModel)
 Result = TypeVar("Result", bound=BaseModel)
@@ -238,6 +239,10 @@ SETTLE_TRIAL = Signature("settle_trial", CloseInput, Settled)
 
 # --- a provider's breaker --------------------------------------------------------------------------
 
+# Workflows that activities start, and what they tell them.
+JOB_WORKFLOW = "JobWorkflow"
+TRIAL_WORKFLOW = "TrialWorkflow"
+SIGNAL_CANCEL = "cancel"
 PROVIDER_WORKFLOW = "ProviderWorkflow"
 SIGNAL_CREATE_ENDED = "create_ended"
 
@@ -302,6 +307,8 @@ class JobStart(Payload):
     n_total_trials: int
     n_concurrent_trials: int
     is_cancelled: bool = False
+    to_cancel: list[int] = []
+    """Of a job that begins anew with its cancel: the trials that are under way, by their index."""
     is_paused: bool = False
     is_regrade: bool = False
     search: dict[str, str] = {}
@@ -391,6 +398,50 @@ FAIL_IMPORT = Signature("fail_import", ImportProblem, ImportEnd)
 UNPACK_DATASET = Signature("unpack_dataset", ImportRef, ParsedDataset)
 BUILD_TASK = Signature("build_task", TaskToBuild, Nothing)
 FINISH_IMPORT = Signature("finish_import", ImportRef, ImportEnd)
+
+
+# --- the reaper ------------------------------------------------------------------------------------
+
+REAPER_WORKFLOW = "ReaperWorkflow"
+REAPER_ID = "reaper"
+"""Of its schedule; its runs are called that with their time."""
+
+
+class ReapOrder(Payload):
+    """`is_dry`: nothing is touched, only told."""
+
+    is_dry: bool = False
+
+
+class HostQueue(Payload):
+    """A host that lives, and where its short work goes."""
+
+    host_id: str
+    queue: str
+
+
+class LiveHosts(Payload):
+    """Those that can be asked about their own boxes and disks."""
+
+    hosts: list[HostQueue]
+
+
+class ReapReport(Payload):
+    """What was found and, unless it was dry, dealt with. `problems`: what could not be looked at or done.
+
+    `n_by_kind` counts all, `leftovers` holds the first `REPORTED_MAX` of each part.
+    """
+
+    n_by_kind: dict[str, int] = {}
+    leftovers: list[Leftover] = []
+    problems: list[str] = []
+
+
+REPORTED_MAX = 200
+FIND_HOSTS = Signature("find_live_hosts", ReapOrder, LiveHosts)
+REAP_HOST = Signature("reap_host", ReapOrder, ReapReport)
+"""On a host's own queue: boxes, images and bundles are seen only there."""
+REAP_SHARED = Signature("reap_shared", ReapOrder, ReapReport)
 
 
 # --- archives --------------------------------------------------------------------------------------

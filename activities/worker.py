@@ -23,7 +23,6 @@ from activities.close import CloseTrial
 from activities.failures import FailureInterceptor
 from activities.host import (
     HostProviders,
-    end_leftovers,
     host_follow_queue,
     host_queue,
     keep_lease,
@@ -36,6 +35,7 @@ from activities.open_box import OpenBox
 from activities.packages import TaskPackages
 from activities.prepare import Prepare
 from activities.provider_health import ProviderHealthActivities
+from activities.reaper import Reaper, ensure_schedule
 from activities.refining import refine_settled_spend
 from activities.regrade import RegradeTrial
 from activities.searching import has_search_attributes
@@ -106,8 +106,8 @@ async def run_worker(settings: WorkerSettings, side: WorkflowSide, on_ready: Cal
         data_converter=side.data_converter,
     )
     hands.has_search_attributes = await has_search_attributes(client)
+    await ensure_schedule(client, side.queue, timedelta(seconds=settings.reap_every_sec))
     lease = asyncio.create_task(keep_lease(db, settings, host))
-    sweeping = asyncio.create_task(end_leftovers(db, settings.host_id, host))
     refining = asyncio.create_task(refine_settled_spend(db))
     try:
         async with AsyncExitStack() as stack:
@@ -119,7 +119,6 @@ async def run_worker(settings: WorkerSettings, side: WorkflowSide, on_ready: Cal
             log.info("worker stopping: its activities are handed over")
     finally:
         lease.cancel()
-        sweeping.cancel()
         refining.cancel()
         for provider in host.providers.values():
             await provider.close()
@@ -129,7 +128,7 @@ async def run_worker(settings: WorkerSettings, side: WorkflowSide, on_ready: Cal
 def make_workers(client: Client, settings: WorkerSettings, hands: Hands, side: WorkflowSide) -> list[Worker]:
     """The three queues that this process serves."""
     jobs, imports, prepare, close = Jobs(hands), Imports(hands), Prepare(hands), CloseTrial(hands)
-    health = ProviderHealthActivities(hands)
+    health, reaper = ProviderHealthActivities(hands), Reaper(hands, side.queue)
     shared: list[Any] = [
         jobs.accept,
         jobs.find_silent,
@@ -149,6 +148,8 @@ def make_workers(client: Client, settings: WorkerSettings, hands: Hands, side: W
         close.close_trial,
         close.settle_trial,
         Archives(hands).build,
+        reaper.find_hosts,
+        reaper.reap_shared,
     ]
     follow: list[Any] = [
         OpenBox(hands).open_box,
@@ -179,7 +180,7 @@ def make_workers(client: Client, settings: WorkerSettings, hands: Hands, side: W
         Worker(
             client,
             task_queue=host_queue(settings.host_id),
-            activities=[close.close_trial],
+            activities=[close.close_trial, reaper.reap_host],
             max_concurrent_activities=SHORT_SLOTS,
             **options,
         ),

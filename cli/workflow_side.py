@@ -11,6 +11,7 @@ from workflows.archive import ArchiveWorkflow
 from workflows.dataset_import import DatasetImportWorkflow
 from workflows.job import JobWorkflow
 from workflows.provider import ProviderWorkflow
+from workflows.reaper import ReaperWorkflow
 from workflows.regrade import RegradeWorkflow
 from workflows.trial import TrialWorkflow
 
@@ -46,6 +47,7 @@ def workflow_side(queue: str = names.QUEUE, runner: WorkflowRunner | None = None
             DatasetImportWorkflow,
             ArchiveWorkflow,
             ProviderWorkflow,
+            ReaperWorkflow,
         ],
         queue=queue,
         data_converter=names.DATA_CONVERTER,

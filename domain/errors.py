@@ -14,6 +14,7 @@ EvolveError                      a stable `code`, a sentence, and where it helps
     ├── ExecChdirFailure         the working directory does not exist in the box
     ├── ServiceDied              the image's ENTRYPOINT ended before the agent started
     ├── HealthcheckFailed        the environment did not come up
+    ├── DeleteRefused            the provider does not let us destroy a box of ours
     └── ProviderUnreachable      it cannot be told whether the box lives
 """
 
@@ -140,6 +141,12 @@ class CapacityWait(InfrastructureFailure):
     """No room now. It is waited for and does not count as a retry."""
 
     code = "capacity_wait"
+
+
+class DeleteRefused(InfrastructureFailure):
+    """The provider forbids us to destroy a box: asking again is of no use until a person has seen to it."""
+
+    code = "delete_refused"
 
 
 class ProviderUnreachable(InfrastructureFailure):

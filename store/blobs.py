@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
+import re
 from collections.abc import AsyncIterator
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +14,8 @@ import obstore
 from obstore.store import LocalStore, from_url
 
 CHUNK_BYTES = 1024 * 1024
+# What obstore calls a file of a directory until it is whole; its listings leave such names out.
+_HALF_WRITTEN = re.compile(r".+#\d+")
 
 
 class Blobs:
@@ -18,9 +23,11 @@ class Blobs:
 
     def __init__(self, url: str) -> None:
         self._store: Any
+        self._root: Path | None = None
         if url.startswith("file://"):
             root = Path(url.removeprefix("file://"))
             root.mkdir(parents=True, exist_ok=True, mode=0o700)
+            self._root = root
             self._store = LocalStore(str(root))
         else:
             self._store = from_url(url)
@@ -59,6 +66,25 @@ class Blobs:
     async def size_bytes(self, key: str) -> int:
         """Length; raises `FileNotFoundError`."""
         return int((await obstore.head_async(self._store, key))["size"])
+
+    async def half_written(self, before: datetime) -> dict[str, int]:
+        """What writers that ended before left in a directory: name → bytes. Empty for an object store."""
+        return await asyncio.to_thread(self._half_written, before.timestamp())
+
+    def _half_written(self, before: float) -> dict[str, int]:
+        if self._root is None:
+            return {}
+        found = {path: path.stat() for path in self._root.rglob("*#*") if _HALF_WRITTEN.fullmatch(path.name)}
+        return {
+            str(path.relative_to(self._root)): stat.st_size
+            for path, stat in found.items()
+            if stat.st_mtime < before
+        }
+
+    async def delete_half_written(self, name: str) -> None:
+        """Remove one of them; absent is done."""
+        if self._root is not None and _HALF_WRITTEN.fullmatch(Path(name).name):
+            await asyncio.to_thread((self._root / name).unlink, missing_ok=True)
 
     async def delete(self, key: str) -> None:
         """Remove; absent is done."""

@@ -187,17 +187,6 @@ async def release_room(db: Database, name: str) -> None:
     )
 
 
-async def leftover_boxes(db: Database, host_id: str) -> list[Any]:
-    """Leases of this host whose trial settled two minutes ago or was deleted: `name`, `provider`."""
-    pool = await db.pool()
-    return await pool.fetch(
-        "SELECT b.name, b.provider FROM box_leases b LEFT JOIN trials t ON t.id = b.trial_id"
-        " WHERE b.host_id = $1 AND b.state <> 'gone'"
-        " AND (t.id IS NULL OR t.finished_at < now() - interval '2 minutes')",
-        host_id,
-    )
-
-
 async def leased_host(db: Database, name: str) -> Any:
     """Where the attempt that once leased room for this box has any: `provider`, and its host's `id`,
     `queue`, `follow_queue`; None when nowhere. A separate verifier's box follows the agent's."""
@@ -245,6 +234,12 @@ async def mark_gone(db: Database, name: str) -> None:
     """Give a box's room back."""
     pool = await db.pool()
     await pool.execute(_MARK_GONE, name)
+
+
+async def live_hosts(db: Database) -> list[Any]:
+    """Hosts whose lease is running: `id`, `queue`."""
+    pool = await db.pool()
+    return await pool.fetch("SELECT id, queue FROM hosts WHERE lease_expires_at > now() ORDER BY id")
 
 
 async def live_host(db: Database, provider: str | None = None) -> Host | None:

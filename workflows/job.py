@@ -82,7 +82,10 @@ class JobWorkflow:
     async def run(self, start: JobInput) -> act.JobEnd:
         if self._window is None:
             accepted = await self._through_cancel(self._accept(start))
-            self._window = Window(start=accepted, is_cancelled=accepted.is_cancelled)
+            self._window = Window(
+                start=accepted, is_cancelled=accepted.is_cancelled, in_flight=accepted.to_cancel
+            )
+            await self._cancel_trials(accepted.to_cancel)
             be_found_by(accepted.search)
             if self._pause_order == 0:
                 self._is_paused = accepted.is_paused

@@ -9,15 +9,16 @@ from activities import signatures
 NAMESPACE = "evolve"
 QUEUE = "evolve"
 
-JOB_WORKFLOW = "JobWorkflow"
-TRIAL_WORKFLOW = "TrialWorkflow"
+JOB_WORKFLOW = signatures.JOB_WORKFLOW
+TRIAL_WORKFLOW = signatures.TRIAL_WORKFLOW
 REGRADE_WORKFLOW = "RegradeWorkflow"
 DATASET_IMPORT_WORKFLOW = "DatasetImportWorkflow"
 ARCHIVE_WORKFLOW = "ArchiveWorkflow"
 PROVIDER_WORKFLOW = signatures.PROVIDER_WORKFLOW
+REAPER_WORKFLOW = signatures.REAPER_WORKFLOW
 
 # Signals of JobWorkflow.
-SIGNAL_CANCEL = "cancel"
+SIGNAL_CANCEL = signatures.SIGNAL_CANCEL
 SIGNAL_STOP_TRIALS = "stop_trials"  # argument: list of trial indexes
 SIGNAL_SET_PAUSED = "set_paused"  # arguments: the intent's number, whether the job is paused
 SIGNAL_TRIAL_SETTLED = "trial_settled"

@@ -28,10 +28,14 @@ HEARTBEAT = timedelta(seconds=15)
 
 @dataclass(frozen=True)
 class Limits:
-    """`start_to_close` bounds one try. A followed process has its own deadline in its box."""
+    """`start_to_close` bounds one try. A followed process has its own deadline in its box.
+
+    `queued` bounds the wait for a worker, where there is no use in waiting for one that is away.
+    """
 
     start_to_close: timedelta
     heartbeat: timedelta | None = None
+    queued: timedelta | None = None
 
 
 RECORD = Limits(timedelta(seconds=30))
@@ -42,6 +46,7 @@ CLOSE = Limits(timedelta(minutes=30), HEARTBEAT)
 IMPORT = Limits(timedelta(hours=2), HEARTBEAT)
 BUILD = Limits(timedelta(hours=4), HEARTBEAT)
 ARCHIVE = Limits(timedelta(hours=2), HEARTBEAT)
+REAP = Limits(timedelta(minutes=30), HEARTBEAT, queued=timedelta(minutes=2))
 
 RECONCILE_AFTER = timedelta(seconds=60)
 
@@ -77,6 +82,7 @@ async def call(
         argument,
         result_type=signature.result_type,
         task_queue=queue,
+        schedule_to_start_timeout=limits.queued,
         start_to_close_timeout=limits.start_to_close,
         heartbeat_timeout=limits.heartbeat,
         retry_policy=UNTIL_IT_SAYS_NO,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from pathlib import Path
 from typing import Literal, Protocol
 
@@ -111,11 +112,22 @@ PIDS_LIMIT = 1024
 
 @dataclass(frozen=True)
 class BoxListing:
-    """What the provider says exists, for the reaper."""
+    """What the provider says exists, for the reaper. `made_at` may be later where a later try adopted it."""
 
     box_id: str
     tag: BoxTag
     is_running: bool
+    made_at: datetime
+
+
+@dataclass(frozen=True)
+class ImageListing:
+    """A built image on a disk; `name` is what `remove_image` knows it by, `id` that of its `ImageRef`."""
+
+    name: str
+    id: str
+    size_bytes: int
+    made_at: datetime
 
 
 class Box(Protocol):
@@ -194,12 +206,33 @@ class SandboxProvider(Protocol):
         """The running box; raises `SandboxDeath` when there is none."""
         ...
 
-    async def list(self, installation_id: str) -> list[BoxListing]:
-        """Every box, pod and relay of this installation, running or not; never another's."""
+    @property
+    def disks(self) -> tuple[Path, ...]:
+        """Folders of this host that boxes and images fill; none where they are elsewhere."""
+        ...
+
+    async def list(self, installation_id: str) -> Sequence[BoxListing]:
+        """Every box of this installation, running or not; never another's."""
         ...
 
     async def destroy(self, box_id: str) -> None:
-        """End it at once with all that belongs to it; absent is done."""
+        """End it at once with all that belongs to it; absent is done. Raises `DeleteRefused`."""
+        ...
+
+    async def stop(self, box_id: str) -> None:
+        """Let nothing in it run any more, for one that may not be destroyed; absent is done."""
+        ...
+
+    async def clear_litter(self, *, is_dry: bool) -> Sequence[str]:
+        """Remove what belongs to no box and no living process, or only name it."""
+        ...
+
+    async def images(self) -> Sequence[ImageListing]:
+        """Images that this installation built here, those excepted that every box needs."""
+        ...
+
+    async def remove_image(self, name: str) -> bool:
+        """False when a box still needs it; absent is done. `ensure_image` builds it again."""
         ...
 
     async def close(self) -> None: ...

@@ -3,15 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from aiodocker.containers import DockerContainer
 from aiodocker.exceptions import DockerError
 
-from activities.sandboxes.base import Box, BoxListing, BoxSpec, BoxTag, ImageRef, ImageRequest
+from activities.sandboxes.base import (
+    Box,
+    BoxListing,
+    BoxSpec,
+    BoxTag,
+    ImageListing,
+    ImageRef,
+    ImageRequest,
+)
 from activities.sandboxes.docker_box import BoxHost, open_box
 from activities.sandboxes.docker_box_config import box_config, remove_own_files, write_own_files
 from activities.sandboxes.docker_engine import DockerEngine, close_docker, creating, open_docker, using
@@ -22,7 +32,7 @@ from activities.sandboxes.docker_labels import BOX, INSTALLATION, PART, label_fi
 from activities.sandboxes.docker_pod import PodHost
 from activities.sandboxes.docker_pool import PodPool, delete, pod_of
 from activities.sandboxes.outside_files import can_open_below
-from domain.errors import ProviderCreateFailure, ProviderUnreachable, SandboxDeath
+from domain.errors import DeleteRefused, ProviderCreateFailure, ProviderUnreachable, SandboxDeath
 
 NAME_TRIES = 100
 NAME_RETRY_SEC = 0.05
@@ -84,27 +94,64 @@ class DockerProvider:
                 raise SandboxDeath(f"there is no box {box_id} of this installation")
             return await open_box(host, self._docker.containers.container(details["Id"]), details)
 
+    @property
+    def disks(self) -> tuple[Path, ...]:
+        return (self._state_dir, self._engine.data_root)
+
     async def list(self, installation_id: str) -> list[BoxListing]:
-        """The boxes. Pods that nobody will use any more are removed meanwhile."""
+        found = await self._containers(installation_id)
+        running = {each["Labels"][BOX] for each in found if _is_running_box(each)}
+        parts = {each["Labels"][BOX]: each for each in found if BOX in each["Labels"]}
+        return [
+            BoxListing(
+                box_id=name,
+                tag=tag_of(part["Labels"]),
+                is_running=name in running,
+                made_at=datetime.fromtimestamp(part["Created"], UTC),
+            )
+            for name, part in parts.items()
+        ]
+
+    async def _containers(self, installation_id: str) -> list[DockerContainer]:
         with using(f"every box of {installation_id}"):
-            found = await self._docker.containers.list(
+            return await self._docker.containers.list(
                 all=True, filters=label_filter({INSTALLATION: installation_id})
             )
-            used = {pod for each in found if (pod := pod_of(each))}
-            await self._pool.reclaim([each for each in found if each["Labels"][PART] == "pod"], used)
-        running = {each["Labels"][BOX] for each in found if _is_running_box(each)}
-        tags = {each["Labels"][BOX]: tag_of(each["Labels"]) for each in found if BOX in each["Labels"]}
-        return [BoxListing(box_id=name, tag=tag, is_running=name in running) for name, tag in tags.items()]
+
+    async def clear_litter(self, *, is_dry: bool) -> list[str]:
+        """Pods that no box will use any more, and networks that another has replaced."""
+        found = await self._containers(self.installation_id)
+        used = {pod for each in found if (pod := pod_of(each))}
+        pods = [each for each in found if each["Labels"][PART] == "pod"]
+        with using("its pods and networks"):
+            return [
+                *await self._pool.reclaim(pods, used, is_dry=is_dry),
+                *await self._pool.networks.clear(is_dry=is_dry),
+            ]
+
+    async def images(self) -> list[ImageListing]:
+        return await self._images.built()
+
+    async def remove_image(self, name: str) -> bool:
+        with using(f"the image {name}"):
+            return await self._images.remove(name)
 
     async def destroy(self, box_id: str) -> None:
         """Kill the box and what helps it; its pod is free when nothing of it runs any more."""
-        wanted = label_filter({INSTALLATION: self.installation_id, BOX: box_id})
-        with using(box_id):
-            found = await self._docker.containers.list(all=True, filters=wanted)
+        with using(box_id), _may_be_refused(box_id):
+            found = await self._parts(box_id)
             await asyncio.gather(*(delete(each) for each in found))
             for pod_id in filter(None, map(pod_of, found)):
                 await self._pool.release(pod_id, box_id)
         remove_own_files(self._own_files(box_id))
+
+    async def stop(self, box_id: str) -> None:
+        with using(box_id):
+            await asyncio.gather(*(_kill(each) for each in await self._parts(box_id)))
+
+    async def _parts(self, box_id: str) -> list[DockerContainer]:
+        wanted = label_filter({INSTALLATION: self.installation_id, BOX: box_id})
+        return await self._docker.containers.list(all=True, filters=wanted)
 
     async def close(self) -> None:
         await self._pool.close()
@@ -112,7 +159,7 @@ class DockerProvider:
 
     async def _host(self) -> BoxHost:
         if not self._is_ready:
-            await self.list(self.installation_id)
+            await self.clear_litter(is_dry=False)
             self._is_ready = True
         return BoxHost(
             docker=self._docker,
@@ -203,6 +250,25 @@ class DockerProvider:
 
 class _EndedAtOnce(Exception):
     """A container ended before its first process was there; the message is what it printed."""
+
+
+@contextlib.contextmanager
+def _may_be_refused(box_id: str) -> Iterator[None]:
+    """An engine behind an authorization plugin may forbid us to delete."""
+    try:
+        yield
+    except DockerError as error:
+        if error.status == 403:
+            raise DeleteRefused(f"the engine does not let {box_id} be deleted: {error.message}") from error
+        raise
+
+
+async def _kill(container: DockerContainer) -> None:
+    try:
+        await container.kill()
+    except DockerError as error:
+        if error.status not in (404, 409):
+            raise
 
 
 def _is_running_box(listing: DockerContainer) -> bool:

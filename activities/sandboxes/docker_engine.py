@@ -47,6 +47,7 @@ class DockerEngine:
     version: str = ""
     api_version: str = ""
     can_limit_storage: bool = False
+    data_root: Path = Path("/var/lib/docker")
     refusal: str | None = None
 
 
@@ -69,6 +70,7 @@ async def docker_engine(docker_host: str | None = None) -> DockerEngine:
         version=version["Version"],
         api_version=version["ApiVersion"],
         can_limit_storage=_can_limit_storage(info),
+        data_root=Path(info["DockerRootDir"]),
         refusal=_why_not_local(info) or _missing_program(),
     )
 

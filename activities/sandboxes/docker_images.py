@@ -11,6 +11,7 @@ import tempfile
 from collections import deque
 from collections.abc import Mapping
 from contextlib import AbstractAsyncContextManager
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO, Any
 
@@ -18,9 +19,9 @@ import aiohttp
 from aiodocker import Docker
 from aiodocker.exceptions import DockerError
 
-from activities.sandboxes.base import ImageRef, ImageRequest
+from activities.sandboxes.base import ImageListing, ImageRef, ImageRequest
 from activities.sandboxes.docker_context import DOCKERFILE, write_context
-from activities.sandboxes.docker_engine import creating
+from activities.sandboxes.docker_engine import creating, using
 from activities.sandboxes.docker_keepalive import service_of
 from activities.sandboxes.docker_labels import INSTALLATION, PART
 from activities.sandboxes.file_lock import locked
@@ -79,6 +80,39 @@ class DockerImages:
         """The engine's own record of an image; raises `ProviderCreateFailure` when it is not there."""
         with creating(f"the image {handle}"):
             return await self._docker.images.inspect(handle)
+
+    async def built(self) -> list[ImageListing]:
+        """What this installation built, at the size that only its own layers have."""
+        with using("the images"):
+            usage = await self._docker._query_json("system/df")
+        return [
+            ImageListing(
+                name=image["Id"],
+                id=image["Id"],
+                size_bytes=max(0, image["Size"] - max(0, image["SharedSize"])),
+                made_at=datetime.fromtimestamp(image["Created"], UTC),
+            )
+            for image in usage["Images"] or ()
+            if self._is_built_here(image["Labels"] or {})
+        ]
+
+    def _is_built_here(self, labels: Mapping[str, str]) -> bool:
+        return labels.get(INSTALLATION) == self._installation_id and CONTEXT_DIGEST in labels
+
+    async def remove(self, name: str) -> bool:
+        """False when a container still needs it."""
+        try:
+            found = await self._docker.images.inspect(name)
+            if not self._is_built_here(found["Config"]["Labels"] or {}):
+                return False
+            # By its tags: an image that has several cannot be removed by its id.
+            for each in found["RepoTags"] or (name,):
+                await self._docker.images.delete(each)
+        except DockerError as error:
+            if error.status not in (404, 409):
+                raise
+            return error.status == 404
+        return True
 
     async def _pinned(self, image: str, timeout_sec: float) -> ImageRef:
         if not await base_image_available(self._docker, image, timeout_sec):

@@ -37,9 +37,28 @@ class Networks:
         return self._public_id
 
     async def _find(self) -> str | None:
+        found = await self._ours()
+        return found[0] if found else None
+
+    async def _ours(self) -> list[str]:
+        """The ids of all that have our labels, the one that is used first."""
         wanted = [f"{key}={value}" for key, value in self._labels.items()]
         found = await self._docker.networks.list(filters={"label": wanted})
-        return min((each["Created"], each["Id"]) for each in found)[1] if found else None
+        return [network_id for _, network_id in sorted((each["Created"], each["Id"]) for each in found)]
+
+    async def clear(self, *, is_dry: bool) -> list[str]:
+        """Remove bridges that two processes made at once, all but the one that is used; returns their names.
+
+        One that a box is in still stays.
+        """
+        cleared: list[str] = []
+        for network_id in (await self._ours())[1:]:
+            network = await self._docker.networks.get(network_id)
+            if not (await network.show())["Containers"]:
+                cleared.append(f"network {network_id[:12]}")
+                if not is_dry:
+                    await network.delete()
+        return cleared
 
     async def _create(self) -> str:
         config = {

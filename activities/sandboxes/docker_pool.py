@@ -133,28 +133,34 @@ class PodPool:
             if error.status == 404:
                 return
             raise
-        await self._reclaim_one(pod_id, details["Config"]["Labels"])
+        if self._is_left(pod_id, details["Config"]["Labels"]):
+            await self._remove(pod_id)
 
-    async def reclaim(self, pods: Iterable[DockerContainer], used: Collection[str]) -> None:
+    async def reclaim(
+        self, pods: Iterable[DockerContainer], used: Collection[str], *, is_dry: bool
+    ) -> list[str]:
         """Remove what nobody will use: pods of dead processes, and of boxes whose creation was given up.
 
-        `pods` are all of the installation, `used` the ids of those that a container has joined.
+        `pods` are all of the installation, `used` the ids of those that a container has joined. Returns
+        their names.
         """
-        for pod in pods:
-            if pod.id not in used:
-                await self._reclaim_one(pod.id, pod["Labels"])
+        left = [pod for pod in pods if pod.id not in used and self._is_left(pod.id, pod["Labels"])]
+        if not is_dry:
+            for pod in left:
+                await self._remove(pod.id)
+        return [f"pod {pod.id[:12]}" for pod in left]
 
-    async def _reclaim_one(self, pod_id: str, labels: Mapping[str, str]) -> None:
+    def _is_left(self, pod_id: str, labels: Mapping[str, str]) -> bool:
         if labels.get(INSTALLATION) != self._host.installation_id:
-            return
-        if labels.get(POOL) == self._id:
-            claim = self._claims.get(pod_id)
-            is_awaited = claim is None or time.monotonic() - claim.since < CLAIM_SEC
-            if pod_id in self._idle or is_awaited:
-                return
-            del self._claims[pod_id]
-        elif self._lives(labels.get(POOL, "")):
-            return
+            return False
+        if labels.get(POOL) != self._id:
+            return not self._lives(labels.get(POOL, ""))
+        claim = self._claims.get(pod_id)
+        is_awaited = claim is None or time.monotonic() - claim.since < CLAIM_SEC
+        return pod_id not in self._idle and not is_awaited
+
+    async def _remove(self, pod_id: str) -> None:
+        self._claims.pop(pod_id, None)
         await delete(self._docker.containers.container(pod_id))
 
     def _lives(self, pool_id: str) -> bool:

@@ -9,16 +9,17 @@ from __future__ import annotations
 import asyncio
 import sys
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 
 from activities.sandboxes import cgroups, process
-from activities.sandboxes.base import PIDS_LIMIT, BoxListing, BoxSpec, ImageRef, ImageRequest
+from activities.sandboxes.base import PIDS_LIMIT, BoxListing, BoxSpec, ImageListing, ImageRef, ImageRequest
 from activities.sandboxes.local_box import SERVICE, LocalBox
 from activities.sandboxes.local_host import LocalHost
 from activities.sandboxes.local_image import LocalImage, LocalImages
 from activities.sandboxes.local_life import remove_box, remove_tree, start_box
 from activities.sandboxes.local_mounts import Root
-from activities.sandboxes.local_pod import Making
+from activities.sandboxes.local_pod import Making, end_pod
 from activities.sandboxes.local_record import BoxDirectory, BoxRecord
 from activities.sandboxes.local_spawn import process_key
 from activities.sandboxes.local_template import ensure_template
@@ -97,19 +98,52 @@ class LocalProvider:
             raise SandboxDeath(f"the box {box_id} is gone")
         return LocalBox(self._host, directory, record)
 
+    @property
+    def disks(self) -> tuple[Path, ...]:
+        return (self._host.state_dir,)
+
     async def list(self, installation_id: str) -> list[BoxListing]:
-        await self._images.forget_lost_builds()
         return await asyncio.to_thread(self._list, installation_id)
 
+    async def clear_litter(self, *, is_dry: bool) -> list[str]:
+        """Builds of dead processes, and what a dead process had thrown away but not removed yet."""
+        lost = await self._images.lost_builds(is_dry=is_dry)
+        thrown = [
+            left
+            for state_dir in (self._host.state_dir, self._host.builds)
+            for left in _folders(state_dir / "trash")
+        ]
+        if not is_dry:
+            for left in thrown:
+                await asyncio.to_thread(remove_tree, left)
+        return [*(f"build {name}" for name in lost), *(f"trash {left.name}" for left in thrown)]
+
+    async def images(self) -> list[ImageListing]:
+        return await self._images.built()
+
+    async def remove_image(self, name: str) -> bool:
+        if await asyncio.to_thread(self._is_image_in_use, name):
+            return False
+        await self._images.remove(name)
+        return True
+
+    def _is_image_in_use(self, name: str) -> bool:
+        """A box's root lies on its image's layers, as its mounts tell."""
+        boxes = [BoxDirectory(self._host.state_dir, each.name).read() for each in self._box_folders()]
+        inits = [record.init for record in boxes if record is not None and _runs(record)]
+        return any(name in Path(f"/proc/{init[0]}/mountinfo").read_text() for init in inits if init)
+
+    async def stop(self, box_id: str) -> None:
+        directory = BoxDirectory(self._host.state_dir, box_id)
+        async with directory.locked():
+            await end_pod(directory)
+
     def _list(self, installation_id: str) -> list[BoxListing]:
-        for state_dir in (self._host.state_dir, self._host.builds):
-            for left in _folders(state_dir / "trash"):
-                remove_tree(left)
         directories = [BoxDirectory(self._host.state_dir, each.name) for each in self._box_folders()]
-        records = [(each.name, each.read()) for each in directories]
+        records = [(each.name, each.read(), _written_at(each)) for each in directories]
         return [
-            BoxListing(name, record.tag, _runs(record))
-            for name, record in records
+            BoxListing(name, record.tag, _runs(record), made_at)
+            for name, record, made_at in records
             if record is not None and record.tag.installation_id == installation_id
         ]
 
@@ -132,6 +166,14 @@ def _runs(record: BoxRecord) -> bool:
     if any(key is None or process_key(key[0]) != key for key in keys):
         return False
     return record.init is not None and Path(f"/proc/{record.init[0]}/root").exists()
+
+
+def _written_at(directory: BoxDirectory) -> datetime:
+    """When its record was last written; long ago for one that is on its way out."""
+    try:
+        return datetime.fromtimestamp((directory.path / "record.json").stat().st_mtime, UTC)
+    except FileNotFoundError:
+        return datetime.fromtimestamp(0, UTC)
 
 
 def _folders(path: Path) -> list[Path]:

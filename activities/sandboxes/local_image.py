@@ -11,9 +11,10 @@ import hashlib
 import json
 import shutil
 from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 
-from activities.sandboxes.base import BoxTag, ImageRef, ImageRequest
+from activities.sandboxes.base import BoxTag, ImageListing, ImageRef, ImageRequest
 from activities.sandboxes.docker_keepalive import service_of
 from activities.sandboxes.dockerfile import (
     FILE,
@@ -26,7 +27,7 @@ from activities.sandboxes.dockerfile import (
 from activities.sandboxes.local_box import LocalBox
 from activities.sandboxes.local_copy import Context
 from activities.sandboxes.local_host import LocalHost
-from activities.sandboxes.local_life import remove_box, start_box
+from activities.sandboxes.local_life import remove_box, remove_tree, start_box
 from activities.sandboxes.local_mounts import LAYERS, Root
 from activities.sandboxes.local_pod import Making, end_pod
 from activities.sandboxes.local_record import BoxDirectory, BoxRecord, locked_file
@@ -56,6 +57,7 @@ class LocalImages:
     def __init__(self, host: LocalHost) -> None:
         self._host = host
         self._folder = host.state_dir / "images"
+        self._sizes: dict[str, int] = {}
 
     def load(self, handle: str) -> LocalImage:
         """Raises `ProviderCreateFailure` when it is not on this host."""
@@ -80,16 +82,42 @@ class LocalImages:
                 if not (self._folder / key).exists():
                     await self._build(key, request, dockerfile)
         service = self.load(key).service
-        return ImageRef(id=f"local:{key}", handle=key, base_image_replaced=True, starts_service=bool(service))
+        return ImageRef(id=_image_id(key), handle=key, base_image_replaced=True, starts_service=bool(service))
 
-    async def forget_lost_builds(self) -> None:
-        """End the boxes of builders that died."""
+    async def lost_builds(self, *, is_dry: bool) -> list[str]:
+        """The boxes of builders that died, which are ended."""
+        lost: list[str] = []
         for name in self._host.build_names():
             directory = BoxDirectory(self._host.builds, name)
             async with directory.locked_if_free() as is_lost:
                 if is_lost:
+                    lost.append(name)
+                if is_lost and not is_dry:
                     await remove_box(directory)
                     directory.forget_lock()
+        return lost
+
+    async def built(self) -> list[ImageListing]:
+        """Every image of this host; each is measured once, since it never changes."""
+        return await asyncio.to_thread(lambda: [self._listing(path) for path in self._whole()])
+
+    def _whole(self) -> list[Path]:
+        return [path.parent for path in self._folder.glob("*/image.json") if not path.parent.suffix]
+
+    def _listing(self, folder: Path) -> ImageListing:
+        key = folder.name
+        if key not in self._sizes:
+            self._sizes[key] = _size_of(folder)
+        made_at = datetime.fromtimestamp((folder / "image.json").stat().st_mtime, UTC)
+        return ImageListing(key, _image_id(key), self._sizes[key], made_at)
+
+    async def remove(self, key: str) -> None:
+        """Out of sight at once; absent is done."""
+        async with locked_file(self._host.state_dir / "locks" / f"image-{key}"):
+            going = self._folder / f"{key}.going"
+            if (self._folder / key).exists():
+                (self._folder / key).rename(going)
+            await asyncio.to_thread(remove_tree, going)
 
     def _refuse(self, dockerfile: Dockerfile) -> None:
         """What needs root, when we are not."""
@@ -151,6 +179,15 @@ class LocalImages:
         del stored["layers"]
         (new / "image.json").write_text(json.dumps(stored))
         new.rename(self._folder / key)
+
+
+def _image_id(key: str) -> str:
+    return f"local:{key}"
+
+
+def _size_of(folder: Path) -> int:
+    """What its files take up; links are not followed, and what another name has already is counted twice."""
+    return sum(path.lstat().st_size for path in folder.rglob("*") if not path.is_dir())
 
 
 def _image_key(request: ImageRequest) -> str:

@@ -14,6 +14,7 @@ import uuid
 from collections.abc import AsyncIterator, Collection
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +48,17 @@ class Bench:
 
     async def clean(self) -> None:
         await asyncio.gather(*(self.provider.destroy(name) for name in self.made))
+
+
+async def image_stays_while_a_box_needs_it(bench: Bench) -> None:
+    """Of an image that no other test needs."""
+    box = await bench.box()
+    [image] = [each for each in await bench.provider.images() if each.id == bench.image.id]
+    assert not await bench.provider.remove_image(image.name)
+    await bench.provider.destroy(box.box_id)
+    assert await bench.provider.remove_image(image.name)
+    assert await bench.provider.remove_image(image.name)
+    assert bench.image.id not in [each.id for each in await bench.provider.images()]
 
 
 @asynccontextmanager
@@ -126,6 +138,7 @@ class MakingBoxes:
         box = await bench.provider.create(spec)
         [listed] = [each for each in await bench.provider.list(bench.installation_id) if each.tag == spec.tag]
         assert (listed.box_id, listed.is_running) == (box.box_id, True)
+        assert abs(datetime.now(UTC) - listed.made_at) < timedelta(minutes=1)
         assert await bench.provider.list(str(uuid.uuid4())) == []
         await bench.provider.destroy(box.box_id)
         assert spec.tag not in [each.tag for each in await bench.provider.list(bench.installation_id)]
@@ -144,6 +157,17 @@ class MakingBoxes:
             await box.read("/etc/passwd")
         with pytest.raises(SandboxDeath):
             await box.processes()
+
+    async def test_a_stopped_box_runs_no_more_and_is_there_to_be_destroyed(self, bench: Bench) -> None:
+        spec = bench.spec()
+        box = await bench.provider.create(spec)
+        await bench.provider.stop(box.box_id)
+        [listed] = [each for each in await bench.provider.list(bench.installation_id) if each.tag == spec.tag]
+        assert not listed.is_running
+        await bench.provider.stop(box.box_id)
+        await bench.provider.destroy(box.box_id)
+        await bench.provider.stop(box.box_id)
+        assert spec.tag not in [each.tag for each in await bench.provider.list(bench.installation_id)]
 
     async def test_a_box_that_never_was_is_dead(self, bench: Bench) -> None:
         with pytest.raises(SandboxDeath):

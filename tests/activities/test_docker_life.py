@@ -20,7 +20,13 @@ from activities.sandboxes.docker_engine import connect, docker_engine
 from activities.sandboxes.process import Chunk, ExitStatus, ProcessSpec
 from domain.errors import ProviderCreateFailure, SandboxDeath
 from tests.activities import docker_creator
-from tests.activities.box_conformance import Bench, answering_gateway, relay_answer, sh
+from tests.activities.box_conformance import (
+    Bench,
+    answering_gateway,
+    image_stays_while_a_box_needs_it,
+    relay_answer,
+    sh,
+)
 from tests.activities.docker_bench import (
     build_image,
     close_provider,
@@ -83,6 +89,10 @@ async def test_a_killed_worker_is_succeeded_by_one_that_goes_on(
     assert pod not in await _ids(bench)
 
 
+async def test_an_image_stays_while_a_box_needs_it(bench: Bench) -> None:
+    await image_stays_while_a_box_needs_it(bench)
+
+
 async def test_what_a_dead_worker_left_unused_is_removed_by_the_next(
     provider: DockerProvider, bench: Bench
 ) -> None:
@@ -90,10 +100,13 @@ async def test_what_a_dead_worker_left_unused_is_removed_by_the_next(
     box = await Bench(dead, bench.image, bench.installation_id).box()
     pod = (await pod_details(box.box_id))["Id"]
     await dead.destroy(box.box_id)
-    await provider.list(bench.installation_id)
+    assert await provider.clear_litter(is_dry=False) == []
     assert pod in await _ids(bench)
     dead._pool._lock.close()  # what the kernel does for a process that was killed
-    await provider.list(bench.installation_id)
+    named = [f"pod {pod[:12]}"]
+    assert await provider.clear_litter(is_dry=True) == named
+    assert pod in await _ids(bench)
+    assert await provider.clear_litter(is_dry=False) == named
     assert pod not in await _ids(bench)
     await dead.close()
 

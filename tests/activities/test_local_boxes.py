@@ -26,11 +26,12 @@ from tests.activities.box_conformance import (
     MovingFiles,
     RunningCommands,
     answering_gateway,
+    image_stays_while_a_box_needs_it,
     keys,
     relay_answer,
     sh,
 )
-from tests.activities.local_bench import IS_ROOT, clean, leftovers, local_bench
+from tests.activities.local_bench import IS_ROOT, clean, image_request, leftovers, local_bench
 from tests.waiting import eventually
 
 
@@ -214,11 +215,21 @@ asyncio.run(main(*sys.argv[1:]))
 """
 
 
-async def test_what_a_killed_builder_left_is_ended_by_the_next_list(bench: Bench, tmp_path: Path) -> None:
+async def test_what_a_killed_builder_left_is_cleared_as_litter(bench: Bench, tmp_path: Path) -> None:
     state_dir = bench.provider._host.state_dir  # type: ignore[attr-defined]
     await _killed(BUILDER, str(state_dir), str(tmp_path))
-    await bench.provider.list(bench.installation_id)
+    named = await bench.provider.clear_litter(is_dry=True)
+    assert named
+    assert leftovers(state_dir)
+    assert await bench.provider.clear_litter(is_dry=False) == named
     await eventually(lambda: not leftovers(state_dir))
+
+
+async def test_an_image_stays_while_a_box_needs_it(bench: Bench, tmp_path: Path) -> None:
+    image = await bench.provider.ensure_image(
+        image_request(tmp_path, "FROM any\nENV OTHER=1\n", bench.installation_id)
+    )
+    await image_stays_while_a_box_needs_it(replace(bench, image=image))
 
 
 async def test_fifty_boxes_live_at_once(bench: Bench) -> None:

@@ -26,6 +26,7 @@ import shutil
 import tarfile
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from dataclasses import asdict
+from datetime import UTC, datetime
 from pathlib import Path
 
 from activities.sandboxes.base import (
@@ -33,6 +34,7 @@ from activities.sandboxes.base import (
     BoxListing,
     BoxSpec,
     BoxTag,
+    ImageListing,
     ImageRef,
     ImageRequest,
     NetworkMode,
@@ -327,11 +329,41 @@ class FastProvider:
         pairs = (shlex.split(line)[1].partition("=") for line in lines)
         return {key: value for key, _, value in pairs}
 
+    @property
+    def disks(self) -> tuple[Path, ...]:
+        return (self.boxes,)
+
     async def list(self, installation_id: str) -> list[BoxListing]:
-        tags = [BoxTag(**json.loads(path.read_text())) for path in self.boxes.glob("*/tag.json")]
-        return [BoxListing(tag.name, tag, True) for tag in tags if tag.installation_id == installation_id]
+        found = [(BoxTag(**json.loads(path.read_text())), path) for path in self.boxes.glob("*/tag.json")]
+        return [
+            BoxListing(tag.name, tag, not self._is_stopped(tag.name), _time_of(path))
+            for tag, path in found
+            if tag.installation_id == installation_id
+        ]
+
+    def _is_stopped(self, box_id: str) -> bool:
+        return (self.boxes / box_id / "stopped").exists()
+
+    async def stop(self, box_id: str) -> None:
+        (self.boxes / box_id / "stopped").touch()
+
+    async def clear_litter(self, *, is_dry: bool) -> list[str]:
+        return []
+
+    async def images(self) -> list[ImageListing]:
+        """One for each file in `images` beside the boxes: as large, and as old."""
+        found = sorted((self.boxes.parent / "images").glob("*"))
+        return [
+            ImageListing(path.name, f"fast:{path.name}", path.stat().st_size, _time_of(path))
+            for path in found
+        ]
+
+    async def remove_image(self, name: str) -> bool:
+        (self.boxes.parent / "images" / name).unlink(missing_ok=True)
+        return True
 
     async def destroy(self, box_id: str) -> None:
+        self.faults.meet("destroy")
         await self.barriers.cross("persist", _text(self.boxes / box_id / "barrier"))
         gone = self.boxes / f".{box_id}.{os.getpid()}"
         try:
@@ -342,6 +374,10 @@ class FastProvider:
 
     async def close(self) -> None:
         return
+
+
+def _time_of(path: Path) -> datetime:
+    return datetime.fromtimestamp(path.stat().st_mtime, UTC)
 
 
 def _text(path: Path) -> str:

@@ -1,7 +1,7 @@
 """What is to go wrong in the fast provider, written beforehand on disk: each fault is met once.
 
-The places are `create` (a box is asked for), `agent-launched` and `verifier-launched` (the command has
-started, and its answer is lost on the way), `agent` and `verifier` (the process is looked at).
+The places are `create` (a box is asked for), `destroy`, `agent-launched` and `verifier-launched` (the
+command has started, and its answer is lost on the way), `agent` and `verifier` (the process is looked at).
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from pathlib import Path
 
 from domain.errors import (
     CapacityWait,
+    DeleteRefused,
     EvolveError,
     ExecChdirFailure,
     ProviderCreateFailure,
@@ -23,6 +24,7 @@ FAULTS: dict[str, Callable[[str], EvolveError]] = {
     "429": CapacityWait,
     "create-failure": ProviderCreateFailure,
     "death": SandboxDeath,
+    "delete-refused": DeleteRefused,
     "disconnect": StreamDisconnect,
     "no-directory": ExecChdirFailure,
     "reply-lost": ProviderUnreachable,
