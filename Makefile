@@ -40,7 +40,10 @@ test: install ## everything that CI runs
 test-full: install ## that, and every harness on every provider, user and C library
 	@bash tests/run.sh --full
 
+chaos: install ## a storm: make chaos SEED=… MINUTES=… (both may be left out), and every seed that once failed
+	$(BIN)/python -m tests.chaos.run $(if $(SEED),--seed $(SEED)) $(if $(MINUTES),--minutes $(MINUTES))
+
 migration: install ## write a migration from the tables: make migration M="why"
 	$(BIN)/python -m tests.make_migration "$(M)"
 
-.PHONY: help install quickstart lock lint types setup-docker harbor-peer test test-full migration
+.PHONY: help install quickstart lock lint types setup-docker harbor-peer test test-full chaos migration

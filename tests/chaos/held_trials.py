@@ -28,6 +28,9 @@ PLACES: dict[str, tuple[AttemptPhase, str]] = {
     "give-room": (AttemptPhase.VERIFY, "persist"),
     "fresh-box": (AttemptPhase.VERIFY, "create-verifier"),
     "judge": (AttemptPhase.VERIFY, "verifier"),
+    "second-setup": (AttemptPhase.INSTALL, "setup-2"),
+    "second-agent": (AttemptPhase.AGENT, "agent-2"),
+    "second-verify": (AttemptPhase.VERIFY, "verifier-2"),
     "persist": (AttemptPhase.PERSIST, "persist"),
 }
 PREPARE = "prepare"
@@ -42,6 +45,9 @@ command = "make /logs/artifacts/collected"
 [environment]
 network_mode = "no-network"
 """
+# Those of two steps, which are held in the second.
+STEPPED = ("second-setup", "second-agent", "second-verify")
+STEPS_TOML = f'{TASK_TOML}[[steps]]\nname = "one"\n[[steps]]\nname = "two"\n'
 DATASET = "held"
 N_ATTEMPTS = 2
 
@@ -92,12 +98,13 @@ class HeldTrials:
                 found.append(f"{row['id']}: {row['status']} {row['reward']} {row['phase']} {row['result']}")
             found += self._faults_of_events(row)
             executed = self.ground.executions(row["id"])
-            hooks = {"collect-0": 1} if place in SEPARATE else {}
-            if executed != {"agent": 1, "verifier": 1, **hooks}:
+            if executed != dict.fromkeys(_commands(place), 1):
                 found.append(f"{row['id']}: executed {dict(executed)}")
-            printed = self.ground.platform.trial_files(row["id"]).get("verifier/test-stdout.txt")
-            if printed != b"tested\n":
-                found.append(f"{row['id']}: the verifier's output is {printed!r}")
+            files = self.ground.platform.trial_files(row["id"])
+            for folder in ("steps/one/", "steps/two/") if place in STEPPED else ("",):
+                printed = files.get(f"{folder}verifier/test-stdout.txt")
+                if printed != b"tested\n":
+                    found.append(f"{row['id']}: the verifier's output is {printed!r}")
         return found
 
     def _faults_of_events(self, row: dict[str, Any]) -> list[str]:
@@ -140,8 +147,7 @@ class Ground:
         self._round = 0
         tasks: dict[str, str] = {}
         for place in (*PLACES, PREPARE):
-            toml = SEPARATE_TOML if place in SEPARATE else TASK_TOML
-            tasks |= {**task_files(place, toml=toml), f"{place}/environment/barrier": place}
+            tasks |= {**_files(place), f"{place}/environment/barrier": place}
         platform.publish(DATASET, tasks)
 
     @contextmanager
@@ -203,6 +209,21 @@ class Ground:
     def records(self) -> dict[str, list[dict[str, Any]]]:
         """Everything in the store that a trial's activities write."""
         return {name: self.platform.rows(query) for name, query in _RECORDS.items()}
+
+
+def _files(place: str) -> dict[str, str]:
+    if place not in STEPPED:
+        return task_files(place, toml=SEPARATE_TOML if place in SEPARATE else TASK_TOML)
+    steps = {f"{place}/steps/{step}/instruction.md": f"Step {step}.\n" for step in ("one", "two")}
+    setup = {f"{place}/steps/two/workdir/setup.sh": "make /app/ready\n"}
+    return {**task_files(place, toml=STEPS_TOML), **steps, **setup}
+
+
+def _commands(place: str) -> tuple[str, ...]:
+    """What is executed once in a trial of the place."""
+    if place in STEPPED:
+        return ("agent-1", "verifier-1", "setup-2", "agent-2", "verifier-2")
+    return ("agent", "verifier", *(["collect-0"] if place in SEPARATE else []))
 
 
 @contextmanager
