@@ -89,8 +89,19 @@ def trial_records(
         # The verifier's own bytes, where it wrote any, are among the kept files.
         REWARD_JSON: None if rewards is None or REWARD_JSON in kept.laid else _document(rewards),
         ARTIFACT_MANIFEST: _document(manifest) if manifest else None,
+        **_step_rewards(trial, kept),
     }
     return {name: content for name, content in files.items() if content is not None}
+
+
+def _step_rewards(trial: DownloadedTrial, kept: KeptNames) -> dict[str, bytes]:
+    """`steps/<name>/verifier/reward.json` of each step that was scored and whose verifier wrote none."""
+    scored = {
+        f"steps/{step['step_name']}/{REWARD_JSON}": step["verifier_result"]["rewards"]
+        for step in trial.result.get("step_results") or ()
+        if step["verifier_result"] is not None
+    }
+    return {path: _document(rewards) for path, rewards in scored.items() if path not in kept.laid}
 
 
 def kept_names(paths: Collection[str]) -> KeptNames:

@@ -25,7 +25,7 @@ MAX_TYPE_CHARS, MAX_GREP_CHARS, MAX_TAIL, MAX_ID_CHARS = 100, 512, 10_000, 100
 MAX_ARTIFACT_BYTES = 32 * 1024 * 1024
 _HOME_RECORD = "agent/agent-home.json"
 _STREAMS: tuple[str, ...] = get_args(TraceStream)
-# While a trial runs its output is in the streams, afterwards in its files.
+# While a trial runs its output is in the streams, afterwards in its files; of steps the newest one's.
 _LIVE_STREAMS = {
     "verifier": "verifier/stdout",
     "trace-stdout": "agent/stdout",
@@ -117,7 +117,7 @@ async def _artifact(platform: Platform, trial: Any, stream: str) -> dict[str, st
 
 
 async def _live_output(platform: Platform, trial: Any, stream: str, path: str) -> str | None:
-    key = (trial["id"], trial["attempt_number"], _LIVE_STREAMS[stream])
+    key = (trial["id"], trial["attempt_number"], f"{_step_folder(trial)}{_LIVE_STREAMS[stream]}")
     _require_readable(path, await high_water(platform.db, *key))
     data = await read_stream(platform.db, *key)
     return None if data is None else data.decode("utf-8", "replace")
@@ -130,13 +130,21 @@ def _require_readable(path: str, size_bytes: int) -> None:
 
 
 def _artifact_path(trial: Any, stream: str) -> str:
-    if stream == "trace-stdout":
-        return f"agent/{roster_of(trial['arms'][trial['arm_index']]['name']).stdout_file}"
-    return {
+    if stream == "trace-atif":
+        return "agent/trajectory.json"
+    stdout_file = roster_of(trial["arms"][trial["arm_index"]]["name"]).stdout_file
+    printed = {
+        "trace-stdout": f"agent/{stdout_file}",
         "verifier": "verifier/test-stdout.txt",
         "trace-stderr": "agent/stderr.log",
-        "trace-atif": "agent/trajectory.json",
-    }[stream]
+    }
+    return f"{_step_folder(trial)}{printed[stream]}"
+
+
+def _step_folder(trial: Any) -> str:
+    """Where the newest step of a multi-step trial has its outputs; empty for any other trial."""
+    steps = trial["result"].get("step_results")
+    return f"steps/{steps[-1]['step_name']}/" if steps else ""
 
 
 async def _agent_home(platform: Platform, trial: Any) -> dict[str, str] | None:

@@ -1,14 +1,17 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from evolve import EvolveAPIError
 from evolve.hosted import gateway_usage_of
 
+from domain.trials import StepResult, VerifierResult
 from domain.vocabulary import AttemptPhase
 from store import traces
 from store.fences import Fence
+from store.record import PhaseChange, enter_phase
 from store.streams import add_trace_events, append_chunk
 from tests.api.conftest import Api
 from tests.api.seeding import start_trial
@@ -166,6 +169,23 @@ async def test_a_running_trial_shows_its_output_so_far(api: Api):
     with pytest.raises(EvolveAPIError) as caught:
         await trials.download(row["id"])
     assert (caught.value.code, caught.value.status) == ("trial_not_settled", 409)
+
+
+async def test_a_multi_step_trial_shows_its_steps_and_the_newest_ones_output(api: Api):
+    row = (await new_trials(api, is_run=False))[0]
+    fence = await start_trial(api.db, row)
+    scored = StepResult(step_name="one", verifier_result=VerifierResult(rewards={"reward": 0.5}))
+    steps = [step.model_dump(mode="json") for step in (scored, StepResult(step_name="two"))]
+    await enter_phase(api.db, replace(fence, step=1), PhaseChange(members={"step_results": steps}))
+    await append_chunk(api.db, replace(fence, step=1), "steps/two/agent/stdout", 0, b"hello")
+    trials = api.published().trials
+    shown = (await trials.get(row["id"])).step_results
+    assert shown is not None
+    assert [step["step_name"] for step in shown] == ["one", "two"]
+    assert shown[0]["verifier_result"] == {"rewards": {"reward": 0.5}}
+    assert (await trials.artifact(row["id"], "trace-stdout")) == "hello"
+    await keep(api, row["id"], {"steps/two/verifier/test-stdout.txt": b"tested"})
+    assert (await trials.artifact(row["id"], "verifier")) == "tested"
 
 
 async def test_output_that_a_retry_retired_is_withheld_and_says_so(api: Api):

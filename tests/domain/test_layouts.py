@@ -11,6 +11,7 @@ import pytest
 from domain import layouts
 from domain.layout_records import JobGroupSums, job_result, trial_config, trial_lock, trial_result, verdict_of
 from domain.stats import GroupSums, pass_at_k
+from domain.trials import StepResult, VerifierResult
 from domain.vocabulary import TrialStatus
 from tests.domain.job_factory import make_version, plan_trials
 from tests.domain.layout_factory import (
@@ -159,3 +160,18 @@ def test_the_exceptions_text_begins_with_its_traceback() -> None:
 def test_a_log_line_never_breaks_in_two() -> None:
     event = layouts.LoggedEvent(START, "trial.settled", {"exception_message": "two\nlines"})
     assert layouts.log_line(event).count(b"\n") == 1
+
+
+def test_each_scored_step_has_its_rewards_unless_its_verifier_wrote_them() -> None:
+    planned = plan_trials(make_version("alpha"))
+    steps = [
+        StepResult(step_name=name, verifier_result=rewards and VerifierResult(rewards=rewards))
+        for name, rewards in (("one", {"reward": 1.0}), ("two", {"reward": 0.5}), ("three", None))
+    ]
+    result = {**SCORED, "step_results": [step.model_dump(mode="json") for step in steps]}
+    trial = make_trial(next(iter(planned.slots())), planned.plan, TrialStatus.SCORED, result)
+    kept = layouts.kept_names({"steps/two/verifier/reward.json"})
+    records = layouts.trial_records(planned.plan, trial, kept, [])
+    assert json.loads(records["steps/one/verifier/reward.json"]) == {"reward": 1.0}
+    assert [path for path in records if path.startswith("steps/")] == ["steps/one/verifier/reward.json"]
+    assert json.loads(records["result.json"])["step_results"] == result["step_results"]
