@@ -139,7 +139,7 @@ _REFUSED: Mapping[str, Cause] = MappingProxyType(
         "team": Cause.BUDGET,
         "platform": Cause.BUDGET,
         "unpriced": Cause.MODEL_NOT_FOUND,
-        "unknown_model": Cause.MODEL_NOT_FOUND,
+        "no_provider_key": Cause.AUTH,
     }
 )
 # By the status of the provider's answer, or by its own word where the failure came in a stream.

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 
 import structlog
 from aiohttp import web
@@ -10,9 +12,9 @@ from aiohttp import web
 from gateway.admission import Target, admissible, granted_model, name_model
 from gateway.bodies import BodyReader
 from gateway.bounds import estimate_tokens
-from gateway.calls import OpenCall, new_call
+from gateway.calls import OpenCall, new_call, unserved_call
 from gateway.catalog import Catalog
-from gateway.denials import Denial, Protocol
+from gateway.denials import Denial, DenialKind, Protocol
 from gateway.forward import Forwarder, Outgoing
 from gateway.headers import anthropic_betas, presented_key, request_headers, upstream_query
 from gateway.json_text import BadJson, JsonObject
@@ -23,9 +25,13 @@ from gateway.policy import apply_policy
 from gateway.protocols import Wanted, protocol_of, wanted
 from gateway.translation import InnerCall, Translation
 from store.keys import GrantedModel, KeyGrant
+from store.spend import UnservedKind
 
 log = structlog.get_logger()
 
+_UNSERVED: Mapping[DenialKind, UnservedKind] = MappingProxyType(
+    {"no_price": "unpriced", "no_provider_key": "no_provider_key"}
+)
 MAX_BODY_BYTES = 32 * 1024 * 1024
 
 
@@ -88,10 +94,9 @@ class Gateway:
     async def _call(
         self, request: web.Request, asked: Wanted, grant: KeyGrant, model: GrantedModel, body: JsonObject
     ) -> web.StreamResponse:
-        upstream = self.catalog.upstream(model)
-        target = Target(model, upstream, await self.catalog.price(model))
+        target, key = await self._target(grant, asked, model)
+        upstream = target.upstream
         admitted = admissible(asked, target, body, anthropic_betas(request.headers))
-        key = await self.catalog.provider_key(upstream, grant)
         row = new_call(self.ledger, grant, asked.dialect, target, admitted)
         await self.ledger.reserve(row)
         dialect = "chat" if admitted.is_translated else asked.dialect
@@ -111,6 +116,19 @@ class Gateway:
         call.is_translated = True
         inner = InnerCall(call, asked.dialect, outgoing, admitted.max_output, upstream.max_tokens_name)
         return await self.translation.answer(request, inner, admitted.body)
+
+    async def _target(self, grant: KeyGrant, asked: Wanted, model: GrantedModel) -> tuple[Target, str | None]:
+        """Where a call goes, with its provider's key. Raises `Denial`, with a row where the platform lacks what
+        every call of the model needs."""
+        upstream = self.catalog.upstream(model)
+        try:
+            target = Target(model, upstream, await self.catalog.price(model))
+            return target, await self.catalog.provider_key(upstream, grant)
+        except Denial as denial:
+            kind = _UNSERVED.get(denial.kind)
+            if kind is not None:
+                await self.ledger.refuse(unserved_call(self.ledger, grant, asked.dialect, model), kind)
+            raise
 
     async def _count(
         self, request: web.Request, asked: Wanted, grant: KeyGrant, model: GrantedModel, body: JsonObject

@@ -17,7 +17,7 @@ from gateway.ledger import Ledger
 from gateway.meter import Meter
 from gateway.protocols import Dialect
 from store.database import now
-from store.keys import KeyGrant
+from store.keys import GrantedModel, KeyGrant
 from store.spend import CallEnd, EndStatus, NewCall
 
 log = structlog.get_logger()
@@ -42,6 +42,22 @@ def new_call(
         price_version=target.price.version,
         started_at=now(),
         adjustments=admitted.adjustments,
+    )
+
+
+def unserved_call(ledger: Ledger, grant: KeyGrant, dialect: Dialect, model: GrantedModel) -> NewCall:
+    """The row of a call that nobody can answer, whatever it asks."""
+    return NewCall(
+        call_id=uuid4().hex,
+        key_id=grant.key_id,
+        gateway_id=ledger.gateway_id,
+        protocol=dialect,
+        model=model.name,
+        provider=model.provider,
+        upstream_model=model.upstream_model,
+        hold_nanos=0,
+        price_version="",
+        started_at=now(),
     )
 
 

@@ -20,7 +20,16 @@ from store.database import Database
 from store.keys import KeyGrant, find_key
 from store.outages import is_database_away
 from store.server_secret import ServerSecret
-from store.spend import CallEnd, NewCall, Refusal, book_open_holds, reserve, settle_call
+from store.spend import (
+    CallEnd,
+    NewCall,
+    Refusal,
+    UnservedKind,
+    book_open_holds,
+    record_refusal,
+    reserve,
+    settle_call,
+)
 
 log = structlog.get_logger()
 
@@ -78,6 +87,11 @@ class Ledger:
             refusal = await self._reserve_later(call, refusal)
         if refusal is not None:
             raise Denial.of_refusal(refusal.kind, refusal.message)
+
+    async def refuse(self, call: NewCall, kind: UnservedKind) -> None:
+        """Tell that nobody could answer a call. Raises `Denial` when the ledger is away."""
+        async with answering():
+            await record_refusal(self._db, call, kind)
 
     async def _reserve_later(self, call: NewCall, refusal: Refusal) -> Refusal | None:
         if self._n_waiting >= MAX_WAITING:

@@ -13,7 +13,8 @@ from domain.usage import CallUsage
 from store.database import Database, Row, json_column, nanos_column, now, time_column
 
 EndStatus = Literal["measured", "held", "refused_upstream", "failed"]
-RefusalKind = Literal["own_cap", "user", "team", "platform", "in_flight", "key_dead"]
+UnservedKind = Literal["unpriced", "no_provider_key"]
+RefusalKind = Literal["own_cap", "user", "team", "platform", "in_flight", "key_dead"] | UnservedKind
 
 
 class GatewayCall(Row, table=True):
@@ -203,6 +204,14 @@ FROM c, (SELECT count(*) AS n FROM u) after_user
 WHERE b.org_id = c.org_id AND after_user.n >= 0
   AND b.month = coalesce(c.budget_month, date_trunc('month', c.started_at AT TIME ZONE 'UTC')::date)
 """
+_REFUSE = """
+INSERT INTO gateway_calls (
+  id, key_id, org_id, gateway_id, protocol, model, provider, upstream_model, price_version, hold_nanos,
+  started_at, adjustments, is_client_gone, is_upstream_cut, status, refusal, is_on_credits, ended_at)
+SELECT $1, id, org_id, $3, $4, $5, $6, $7, $8, $9, $10::timestamptz, $11, false, false, 'refused', $12, false,
+       $10::timestamptz
+FROM gateway_keys WHERE id = $2 ON CONFLICT (id) DO NOTHING
+"""
 _OPEN = """
 SELECT id FROM gateway_calls
 WHERE status = 'open' AND gateway_id = $1 AND started_at < $2 ORDER BY started_at
@@ -215,6 +224,8 @@ MESSAGES: dict[RefusalKind, str] = {
     "platform": "the platform's operator has stopped all spending",
     "user": "this call could spend more than is left of the user's credits",
     "team": "this call could spend more than is left of the organization's budget of this month",
+    "unpriced": "the price of this model is not known",
+    "no_provider_key": "the platform has no key of this model's provider",
 }
 
 
@@ -225,8 +236,21 @@ async def reserve(db: Database, call: NewCall) -> Refusal | None:
     with its id; one that was admitted already stays admitted and holds nothing twice.
     """
     pool = await db.pool()
-    row = await pool.fetchrow(
-        _RESERVE,
+    row = await pool.fetchrow(_RESERVE, *_members(call))
+    if row is None:
+        return Refusal(kind="key_dead", message=MESSAGES["key_dead"])
+    if row["refusal"] is None or row["n_placed"] == 0:
+        return None
+    return _refusal(row)
+
+
+async def record_refusal(db: Database, call: NewCall, kind: UnservedKind) -> None:
+    """A call that holds nothing, for nobody could answer it: its trial is told by this row."""
+    await (await db.pool()).execute(_REFUSE, *_members(call), kind)
+
+
+def _members(call: NewCall) -> tuple[Any, ...]:
+    return (
         call.call_id,
         call.key_id,
         call.gateway_id,
@@ -239,11 +263,6 @@ async def reserve(db: Database, call: NewCall) -> Refusal | None:
         call.started_at,
         list(call.adjustments),
     )
-    if row is None:
-        return Refusal(kind="key_dead", message=MESSAGES["key_dead"])
-    if row["refusal"] is None or row["n_placed"] == 0:
-        return None
-    return _refusal(row)
 
 
 def _refusal(row: Any) -> Refusal:

@@ -54,6 +54,15 @@ async def test_a_model_without_a_price_is_refused(door: Door) -> None:
     assert status == 400
     assert "price of gpt-99 is not known" in json.loads(received)["error"]["message"]
     assert door.provider.hits == []
+    [call] = await door.calls()
+    assert (call.status, call.refusal, call.hold_nanos) == ("refused", "unpriced", 0)
+
+
+async def test_a_provider_without_a_key_is_told_to_the_trial(door: Door) -> None:
+    door.gateway.catalog.keys = {}
+    status, received, _ = await door.post("/v1/messages", MESSAGES)
+    assert (status, "no key of anthropic" in received.decode()) == (400, True)
+    assert [(call.status, call.refusal) for call in await door.calls()] == [("refused", "no_provider_key")]
 
 
 @pytest.mark.parametrize(
