@@ -118,8 +118,8 @@ class Gateway:
         return await self.translation.answer(request, inner, admitted.body)
 
     async def _target(self, grant: KeyGrant, asked: Wanted, model: GrantedModel) -> tuple[Target, str | None]:
-        """Where a call goes, with its provider's key. Raises `Denial`, with a row where the platform lacks what
-        every call of the model needs."""
+        """Where a call goes, with its provider's key. Raises `Denial`, with a row where the platform lacks
+        what every call of the model needs."""
         upstream = self.catalog.upstream(model)
         try:
             target = Target(model, upstream, await self.catalog.price(model))

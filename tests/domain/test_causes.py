@@ -47,7 +47,7 @@ def test_an_agent_whose_calls_went_well_ended_as_its_process_did(facts: dict[str
     ],
 )
 @pytest.mark.parametrize("exit_code", [0, 1, 146])
-def test_a_refusal_of_every_call_ends_a_run_whatever_its_exit_code(refusal: str, cause: Cause, exit_code: int):
+def test_a_refusal_of_every_call_ends_a_run_whatever_its_exit(refusal: str, cause: Cause, exit_code: int):
     # qwen ends with 0 and claims success.
     assert ended(calls=ModelFacts(n_calls=4, last_refusal=refusal), exit_code=exit_code) is cause
 
