@@ -28,14 +28,12 @@ SETUP = "setup"
 SAID_BYTES = 2_000
 # Hidden tests and what they wrote are gone before the next agent starts; the logs of the step before are
 # kept already. Folders stay as the image made them; a link in place of one is the agent's doing.
-FORGET = """
-rm -rf /tests /logs/verifier || exit
+FORGET = """rm -rf /tests /logs/verifier || exit
 for folder in /logs/agent /logs/artifacts; do
   if [ -L "$folder" ]; then rm -f "$folder"; fi
   [ -d "$folder" ] && rm -rf -- "$folder"/..?* "$folder"/.[!.]* "$folder"/*
 done
-exit 0
-"""
+exit 0"""
 LAY_WORKDIR = 'cp -R "$1"/. "$2"/'
 RUN_SETUP = "if command -v bash >/dev/null; then exec bash ./setup.sh; fi; exec sh ./setup.sh"
 
