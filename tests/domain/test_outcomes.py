@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from domain.causes import CONSEQUENCES, Cause
 from domain.outcomes import NOTHING_SPENT, AttemptEnd, agent_result, exception_of, outcome_of
 from domain.stats import LaneReading, TokenCounts
-from domain.vocabulary import SpendSource, TrialStatus
+from domain.vocabulary import ExceptionType, SpendSource, TrialStatus
 
 SPENT = LaneReading(
     tokens=TokenCounts(n_input_tokens=1_000, n_cache_tokens=400, n_output_tokens=50),
@@ -75,3 +77,30 @@ def test_what_was_spent_stands_beside_why_the_agent_ended():
         "cause": "timeout",
         "exception": "AgentTimeoutError",
     }
+
+
+@pytest.mark.parametrize(
+    ("combined", "status", "exception"),
+    [
+        ({"reward": 0.5}, TrialStatus.SCORED, None),  # of the steps before
+        (None, TrialStatus.INFRASTRUCTURE_ERROR, (ExceptionType.INFRASTRUCTURE, "step two: no")),
+    ],
+)
+def test_a_step_that_could_not_start_leaves_what_was_scored_before(
+    combined: dict[str, float] | None, status: TrialStatus, exception: Any
+) -> None:
+    end = AttemptEnd(unready="step two: no", rewards=combined)
+    assert (outcome_of(end).status, outcome_of(end).rewards) == (status, combined)
+    assert exception_of(end) == exception
+
+
+def test_a_later_steps_failure_is_not_hidden_by_what_was_scored_before() -> None:
+    scored = {"reward": 1.0}
+    for end, status in (
+        (AttemptEnd(rewards=scored, verifier_problem="no reward file"), TrialStatus.SCORING_ERROR),
+        (AttemptEnd(rewards=scored, is_verifier_timeout=True), TrialStatus.SCORING_ERROR),
+        (AttemptEnd(rewards=scored, failure="the box died"), TrialStatus.INFRASTRUCTURE_ERROR),
+        (AttemptEnd(rewards=scored, cause=Cause.RATE_LIMIT), TrialStatus.INFRASTRUCTURE_ERROR),
+        (AttemptEnd(rewards=scored, unready="no", failure="stop", is_cancelled=True), TrialStatus.CANCELLED),
+    ):
+        assert (outcome_of(end).status, outcome_of(end).rewards) == (status, None)

@@ -16,7 +16,7 @@ from activities.signatures import ProviderReport
 from domain.breaker import BreakerState
 from store.database import Database
 from store.migrations import upgrade
-from tests.factories import task_files
+from tests.factories import TASK_TOML, task_files
 from tests.inprocess import Platform, inprocess_platform
 from tests.postgres import running_postgres
 from tests.replay.fingerprint import FINGERPRINTS, HISTORIES, fingerprints
@@ -137,6 +137,19 @@ async def record_provider(platform: Platform) -> None:
     await keep(platform, "failed", "provider_failed")
 
 
+async def record_steps(platform: Platform) -> None:
+    """The trial of a task of two steps, the second prepared by a `setup.sh`."""
+    steps = '[[steps]]\nname = "one"\n[[steps]]\nname = "two"\n'
+    task = task_files("gamma", toml=TASK_TOML + steps)
+    for step in ("one", "two"):
+        task[f"gamma/steps/{step}/instruction.md"] = f"Step {step}.\n"
+    task["gamma/steps/two/workdir/setup.sh"] = "make /app/ready\n"
+    await platform.publish("stepped", task)
+    body = {**BODY, "datasets": [{"name": "stepped"}], "agents": [{"name": "oracle"}], "n_attempts": 1}
+    await platform.client.execute_workflow(names.JOB_WORKFLOW, body, id="stepped", task_queue=platform.queue)
+    await keep(platform, await trial_of(platform, "stepped"), "trial_multi_step")
+
+
 async def record_archive(platform: Platform) -> None:
     [job] = await platform.rows("SELECT id FROM jobs WHERE workflow_id = 'finished'")
     await platform.client.execute_workflow(
@@ -158,6 +171,7 @@ async def record(url: str, temporal: str, root: Path) -> None:
         await record_retries(platform)
         await record_cancelled_in_back_off(platform)
         await record_provider(platform)
+        await record_steps(platform)
         await record_archive(platform)
         await record_cancelled(platform)
     await db.close()
