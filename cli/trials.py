@@ -74,6 +74,7 @@ def trial_facts(trial: Json) -> list[tuple[str, str]]:
         *_waiting(trial),
         ("reward", reward(trial.get("reward"))),
         *_named_rewards(trial),
+        *(_step(step) for step in members(trial.get("step_results"))),
         ("tokens", tokens(member(trial, "agent_result"))),
         ("spent", trial_money(trial)),
         ("spent (judge)", judge_money(trial)),
@@ -111,6 +112,17 @@ def _retired(attempt: Json) -> tuple[str, str]:
     spent, settled_at = money(attempt.get("cost_usd")), text(attempt.get("settled_at"))
     facts = (text(exception.get("exception_type")), why, spent, settled_at)
     return f"  attempt {text(attempt.get('attempt_number'))}", "  ".join(facts)
+
+
+def _step(step: Json) -> tuple[str, str]:
+    """A step of a multi-step trial: what its verifier gave, and what ended it."""
+    rewards = member(member(step, "verifier_result"), "rewards")
+    facts = [f"{name} {reward(value)}" for name, value in rewards.items()]
+    exception = member(step, "exception_info")
+    if exception:
+        why = one_line(text(exception.get("exception_message")))[:MESSAGE_CHARS]
+        facts += [text(exception.get("exception_type")), why]
+    return f"  step {text(step.get('step_name'))}", "  ".join(facts)
 
 
 MESSAGE_CHARS = 80

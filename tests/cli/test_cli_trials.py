@@ -55,6 +55,15 @@ def test_trace_filters_ride_on_every_page(api: FakeApi, evolve: Evolve) -> None:
     ]
 
 
+def test_the_steps_of_a_trial_are_shown_one_by_one(api: FakeApi, evolve: Evolve) -> None:
+    scored = {"step_name": "one", "verifier_result": {"rewards": {"reward": 0.5}}, "exception_info": None}
+    why = {"exception_type": "InfrastructureError", "exception_message": "setup.sh ended with 3"}
+    failed = {"step_name": "two", "verifier_result": None, "exception_info": why}
+    api.trials = {"t1": trial("t1", step_results=[scored, failed])}
+    out = evolve("trial", "show", "t1").out
+    assert "  step one\treward 0.5\n  step two\tInfrastructureError  setup.sh ended with 3\n" in out
+
+
 def test_a_job_is_searched_trial_by_trial(api: FakeApi, evolve: Evolve) -> None:
     api.page_size = 1
     events = [{"seq": 7, "type": "error", "data": {"message": "permission denied"}}]
