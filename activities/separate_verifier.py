@@ -28,7 +28,9 @@ from activities.verifier_image import ensure_verifier_image
 from domain.verifier_inputs import VerifierInputs
 from domain.verifier_place import VerifierPlace, verifier_place
 from domain.vocabulary import AttemptPhase
+from store.capacity_waits import note_wait, note_wait_over
 from store.database import now
+from store.fences import lock_trial
 from store.hosts import Room, exchange_room, mark_ending, mark_live
 from store.record import PhaseChange
 from store.verifier_inputs import MEMBER, verifier_inputs
@@ -132,9 +134,19 @@ class SeparateVerifier:
         overcommit = self._hands.settings.cpu_overcommit
         while True:
             choice = await exchange_room(self._hands.db, self._agents_name, room, overcommit)
+            await self._tell_wait(choice.waiting_for)
             if choice.waiting_for is None:
                 return
             await asyncio.sleep(ROOM_POLL_SEC * (0.5 + random.random()))
+
+    async def _tell_wait(self, waiting_for: str | None) -> None:
+        """People see what a trial waits for, and for how long it did."""
+        async with self._hands.db.transaction() as connection:
+            row = await lock_trial(connection, fence_of(self._attempt, AttemptPhase.VERIFY))
+            if row is not None and waiting_for is not None:
+                await note_wait(connection, row, waiting_for)
+            elif row is not None:
+                await note_wait_over(connection, row)
 
     @property
     def _agents_name(self) -> str:

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+from store.database import Database
 from store.keys import GrantedModel
-from tests.gateway.conftest import Door
-from tests.gateway.fake_provider import MESSAGES_STREAM, SSE, Reply
+from tests.gateway.conftest import Door, opened_door
+from tests.gateway.fake_provider import MESSAGES_STREAM, SSE, FakeProvider, Reply
 
 
 async def test_a_judge_asks_the_model_of_its_rubric(door: Door) -> None:
@@ -32,3 +37,27 @@ async def test_a_family_is_not_listed_as_a_model(door: Door) -> None:
     key = await door.mint(role="judge", models=(GrantedModel.family("anthropic"),))
     async with door.client.get(f"{door.url}/v1/models", headers={"authorization": f"Bearer {key}"}) as answer:
         assert (await answer.json())["data"] == []
+
+
+async def test_a_scripted_judge_answers_and_is_billed_by_its_script(
+    db: Database, provider: FakeProvider, write_scripts: Callable[[str], Path]
+) -> None:
+    scripts = """
+models:
+  judge:
+    prices: {input: 3, output: 15}
+    turns:
+      - text: '{"score": 1, "reasoning": "done"}'
+        usage: {input_tokens: 200, output_tokens: 10}
+"""
+    families = tuple(GrantedModel.family(name) for name in ("anthropic", "scripted"))
+    async with opened_door(db, provider, write_scripts(scripts)) as door:
+        key = await door.mint(role="judge", models=families)
+        body = {
+            "model": "scripted/judge", "max_tokens": 64, "messages": [{"role": "user", "content": "Judge."}],
+        }  # fmt: skip
+        status, answer, _ = await door.post("/v1/messages", body, key="", **{"x-api-key": key})
+        assert status == 200
+        assert json.loads(json.loads(answer)["content"][0]["text"])["score"] == 1
+        [call] = await door.calls(key)
+    assert (call.role, call.cost_nanos) == ("judge", 200 * 3_000 + 10 * 15_000)

@@ -12,7 +12,7 @@ from uuid import uuid4
 from store.verifier_inputs import verifier_inputs
 from tests.factories import TASK_TOML, task_files
 from tests.inprocess import Platform
-from tests.waiting import eventually
+from tests.waiting import eventually, until
 from workflows import names
 
 SEPARATE = TASK_TOML.replace("[verifier]\n", '[verifier]\nenvironment_mode = "separate"\n')
@@ -164,3 +164,26 @@ async def test_a_script_that_would_need_an_index_fails_its_import_by_name(platfo
     [task] = await platform.rows("SELECT failure FROM dataset_tasks")
     failure: Any = task["failure"]
     assert "tests/check.py: needs pandas" in failure["message"]
+
+
+async def test_a_verifier_that_needs_more_room_waits_for_it_and_says_so(platform: Platform) -> None:
+    large = f"{SEPARATE}\n[verifier.environment]\nmemory_mb = 999_999\n"
+    files = {**separate_task(toml=large), **task_files("beta"), "beta/environment/barrier": "beta"}
+    platform.provider.barriers.hold("agent.beta")
+    handle = await start(platform, files)
+    query = "SELECT result -> 'x_capacity_wait' AS wait, phase FROM trials WHERE task_name = 'alpha'"
+
+    async def waits() -> bool:
+        return any(row["wait"] for row in await platform.rows(query))
+
+    await until(waits)
+    [row] = await platform.rows(query)
+    wait: Any = row["wait"]
+    assert (row["phase"], wait["until"]) == ("verify", None)
+    assert "999999 MB" in wait["waiting_for"]
+    platform.provider.barriers.release("agent.beta")
+    end = await asyncio.wait_for(handle.result(), 80)
+    assert (end["by_status"]["SCORED"], end["mean_reward"]) == (2, 1.0)
+    [row] = await platform.rows(query)
+    wait = row["wait"]
+    assert wait["until"] is not None
