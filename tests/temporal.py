@@ -5,10 +5,13 @@ from __future__ import annotations
 import socket
 import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+
+START_TRIES = 5
 
 
 def free_port() -> int:
@@ -21,25 +24,40 @@ def free_port() -> int:
 @contextmanager
 def running_temporal(namespace: str = "evolve", *more: str) -> Iterator[str]:
     """Start, with `more` options, wait until it answers, yield its address, stop."""
-    port = free_port()
-    command = [Path(sys.executable).parent / "temporal", "server", "start-dev", "--headless"]
-    options = ["--port", str(port), "--namespace", namespace, "--log-level", "error", *more]
-    server = subprocess.Popen([*command, *options], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    server, port = _start(namespace, more)
     try:
-        _wait_ready(port, server)
         yield f"127.0.0.1:{port}"
     finally:
         server.terminate()
         server.wait(30)
 
 
-def _wait_ready(port: int, server: subprocess.Popen[bytes]) -> None:
+def _start(namespace: str, more: Sequence[str]) -> tuple[subprocess.Popen[bytes], int]:
+    """A server that answers, and its port. One that ends at once lost its port, or one of those that it
+    chooses itself, to another process of this machine: it is started again on others."""
+    told = ""
+    for _ in range(START_TRIES):
+        port = free_port()
+        command = [Path(sys.executable).parent / "temporal", "server", "start-dev", "--headless"]
+        options = ["--port", str(port), "--namespace", namespace, "--log-level", "error", *more]
+        with tempfile.TemporaryFile() as log:
+            server = subprocess.Popen([*command, *options], stdout=log, stderr=log)
+            if _is_ready(port, server):
+                return server, port
+            log.seek(0)
+            told = log.read().decode(errors="replace")[-2000:]
+    raise AssertionError(f"the Temporal server ended {START_TRIES} times: {told}")
+
+
+def _is_ready(port: int, server: subprocess.Popen[bytes]) -> bool:
+    """Wait until it answers; False when it has ended."""
     health = [Path(sys.executable).parent / "temporal", "operator", "cluster", "health"]
     deadline = time.monotonic() + 30
     while True:
         asked = subprocess.run([*health, "--address", f"127.0.0.1:{port}"], capture_output=True, check=False)
         if b"SERVING" in asked.stdout:
-            return
-        assert server.poll() is None, "the Temporal server ended"
+            return True
+        if server.poll() is not None:
+            return False
         assert time.monotonic() < deadline, asked.stderr.decode()
         time.sleep(0.1)

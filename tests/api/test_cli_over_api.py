@@ -86,7 +86,6 @@ async def test_a_cancel_is_answered_at_once(api: Api, evolve: Line) -> None:
         (("run", "-d", "nope", "-a", "oracle"), "dataset_not_found"),
         (("run", "-d", "demo@9", "-a", "oracle"), "dataset_version_not_found"),
         (("run", "-d", "demo", "-a", "oracle", "-i", "omega"), "unknown_task_names"),
-        (("run", "-d", "demo", "-a", "oracle", "-r", "2"), "feature_unsupported"),
         (("run", "-d", "demo", "-a", "oracle", "-e", "modal"), "feature_unsupported"),
         (("job", "show", "nope"), "job_not_found"),
         (("job", "download", "nope"), "job_not_found"),
