@@ -42,7 +42,8 @@ case $markers in
 *"not docker"*) ;;
 *) run "tests on the Docker engine" $bin/pytest -q -m "$markers and docker and not stack" --durations 10 ;;
 esac
-run "tests on whole stacks" $bin/pytest -q -m "$markers and stack" --durations 10
+# A file has its stack to itself; two at a time, since most of their time is waiting.
+run "tests on whole stacks, two files at a time" $bin/pytest -q -n 2 --dist loadfile -m "$markers and stack" --durations 10
 
 say "left out: ${left_out[*]:-nothing}"
 echo "== make test took $((SECONDS / 60)) min $((SECONDS % 60)) s"
