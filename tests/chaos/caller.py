@@ -31,6 +31,7 @@ FINE_CODES: dict[str, frozenset[str]] = {
         {"job_not_found", "job_not_terminal", "no_failed_trials", "trial_not_settled", "trial_not_found"}
     ),
     "retry_trial": frozenset({"trial_not_found", "trial_not_settled"}),
+    "regrade": frozenset({"job_not_found", "job_not_terminal", "no_regradable_trials"}),
     "delete": frozenset({"job_not_found", "job_not_terminal"}),
     "read": frozenset({"job_not_found"}),
     "list_trials": frozenset({"job_not_found"}),

@@ -17,6 +17,7 @@ Verb = Literal[
     "resume",
     "retry",
     "retry_trial",
+    "regrade",
     "delete",
     "pause",
     "unpause",
@@ -32,6 +33,7 @@ WEIGHTS: dict[Verb, int] = {
     "resume": 8,
     "retry": 8,
     "retry_trial": 4,
+    "regrade": 4,
     "delete": 8,
     "pause": 5,
     "unpause": 6,
@@ -39,13 +41,13 @@ WEIGHTS: dict[Verb, int] = {
     "list_trials": 3,
     "download": 3,
 }
-MAKES_A_JOB: frozenset[Verb] = frozenset({"create", "resume", "retry", "retry_trial"})
+MAKES_A_JOB: frozenset[Verb] = frozenset({"create", "resume", "retry", "retry_trial", "regrade"})
 # Refused while the job runs, for which there is a place among the tests too.
-_OF_ENDED_JOBS: frozenset[Verb] = frozenset({"resume", "retry", "delete", "download"})
+_OF_ENDED_JOBS: frozenset[Verb] = frozenset({"resume", "retry", "regrade", "delete", "download"})
 N_FIRST_CREATES = 5
 
 DATASET = "storm"
-FAST_TASKS = ("good", "half", "crash", "brief", "long")
+FAST_TASKS = ("good", "half", "crash", "brief", "long", "separate", "stepped")
 REAL_TASK = "real"
 TALKER = "talker"
 MODEL = "claude-haiku-4-5"

@@ -127,8 +127,7 @@ class ChaoticBox(FastBox):
             self._end(run, 137)
 
     def _duration_sec(self, run: Path) -> float:
-        script = self._at("/solution/solve.sh" if run.name == "agent" else "/tests/test.sh")
-        lines = script.read_text().splitlines() if script.exists() else []
+        lines = self._script(run).splitlines()
         return sum(float(line.split()[1]) for line in lines if line.startswith("wait "))
 
     async def sweep(self, keep: Collection[ProcessKey]) -> int:

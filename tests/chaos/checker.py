@@ -28,7 +28,10 @@ _NEXT: Mapping[str | None, frozenset[str | None]] = {
 
 @dataclass(frozen=True)
 class Evidence:
-    """What callers saw, and what the database holds at the end."""
+    """What callers saw, what the database holds at the end, and what providers did.
+
+    `executions` counts the commands that were started in fast boxes, by box and name of the command.
+    """
 
     history: History
     jobs: Rows
@@ -38,13 +41,19 @@ class Evidence:
     keys: Rows
     calls: Rows
     credits: Rows
+    executions: Counter[str]
     first_balance_nanos: int
     n_upstream_calls: int
 
     @classmethod
     def gather(
-        cls, platform: RunningPlatform, history: History, balance_nanos: int, n_upstream_calls: int
+        cls,
+        platform: RunningPlatform,
+        history: History,
+        balance_nanos: int,
+        n_upstream_calls: int,
     ) -> Evidence:
+        executions = platform.stack.home / "state" / "fast" / "executions"
         return cls(
             history=history,
             jobs=platform.rows("SELECT * FROM jobs ORDER BY started_at, id"),
@@ -54,6 +63,7 @@ class Evidence:
             keys=platform.rows("SELECT * FROM gateway_keys"),
             calls=platform.rows("SELECT * FROM gateway_calls"),
             credits=platform.rows("SELECT * FROM user_credits"),
+            executions=Counter(executions.read_text().splitlines()),
             first_balance_nanos=balance_nanos,
             n_upstream_calls=n_upstream_calls,
         )
@@ -111,6 +121,11 @@ def _faults_of_end(trial: dict[str, Any]) -> list[str]:
     if [retry["attempt_number"] for retry in trial["retries"]] != list(range(1, trial["attempt_number"])):
         wrong.append(f"{name}: retires {trial['retries']}")
     return wrong
+
+
+def no_command_runs_twice(evidence: Evidence) -> list[str]:
+    """In one attempt number, whoever was killed and whatever was not answered."""
+    return [f"{command} was started {n} times" for command, n in evidence.executions.items() if n > 1]
 
 
 def no_output_is_lost(evidence: Evidence) -> list[str]:
@@ -255,6 +270,7 @@ CHECKS: tuple[Callable[[Evidence], list[str]], ...] = (
     every_answer_was_right,
     every_accepted_job_ends,
     every_job_has_its_trials,
+    no_command_runs_twice,
     no_output_is_lost,
     events_have_no_gap,
     each_attempt_number_settles_once,

@@ -14,8 +14,9 @@ from typing import Any
 
 from tests.chaos import remains
 from tests.chaos.caller import Caller, History
-from tests.chaos.calls import DATASET, FAST_TASKS, MODEL, REAL_TASK, TALKER, CallPlan
+from tests.chaos.calls import DATASET, MODEL, REAL_TASK, TALKER, CallPlan
 from tests.chaos.checker import CHECKS, Evidence
+from tests.chaos.held_trials import SEPARATE_TOML, STEPS_TOML
 from tests.chaos.nemesis import Nemesis, Pace, small_disk
 from tests.cli.stack_harness import Stack, temporary_stack
 from tests.e2e.own_provider import OwnProvider, own_provider
@@ -47,7 +48,7 @@ class Weather:
     rate: float
     pace: Pace = field(default_factory=Pace)
     min_rounds: int = 1
-    calm_sec: float = 150.0
+    calm_sec: float = 200.0
 
 
 @dataclass
@@ -234,10 +235,12 @@ class Ground:
 
 def _dataset() -> dict[str, str]:
     files: dict[str, str] = {}
-    for name in FAST_TASKS:
-        solve, test = _WORDS[name]
+    for name, (solve, test) in _WORDS.items():
         files |= task_files(name, solve=solve, test=test)
     return files | {
+        **task_files("separate", toml=SEPARATE_TOML),
+        **task_files("stepped", toml=STEPS_TOML),
+        **{f"stepped/steps/{step}/instruction.md": f"Step {step}.\n" for step in ("one", "two")},
         f"{REAL_TASK}/task.toml": TASK_TOML,
         f"{REAL_TASK}/instruction.md": "Solve it.\n",
         f"{REAL_TASK}/environment/Dockerfile": "FROM evolve-test/debian:bookworm\nWORKDIR /app\n",
@@ -275,6 +278,7 @@ def _environment(provider: OwnProvider) -> dict[str, str]:
         "EVOLVE_SANDBOX_PROVIDER": "local",
         "EVOLVE_HOST_CPUS": "1000",
         "EVOLVE_HOST_MEMORY_MB": "1000000",
+        "EVOLVE_REAP_EVERY_SEC": "20",
         "EVOLVE_UPSTREAMS": json.dumps({"anthropic": provider.url}),
         "EVOLVE_ANTHROPIC_API_KEY": "sk-of-the-storm-0123456789",
         **OWN_SOURCE,
