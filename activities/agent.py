@@ -124,7 +124,7 @@ class RunAgent:
             spend = await final_spend(
                 self._hands.db, attempt.trial_id, attempt.attempt_number, "agent", context.step_name
             )
-            facts = facts.model_copy(update={"model": model_facts(spend)})
+            facts = facts.model_copy(update={"model": model_facts(spend, is_later_step=bool(attempt.step))})
         cause = cause_of(facts)
         if cause is Cause.BUDGET:
             refused_by = facts.model.last_refusal if facts.model else None

@@ -110,11 +110,15 @@ async def final_spend(
         await asyncio.sleep(OPEN_CALLS_POLL_SEC)
 
 
-def model_facts(spend: AttemptSpend) -> ModelFacts:
-    """What the gateway saw. A refusal that the agent went on after did not end its work."""
+def model_facts(spend: AttemptSpend, *, is_later_step: bool) -> ModelFacts:
+    """What the gateway saw. A refusal that the agent went on after did not end its work.
+
+    The steps of an attempt share its cap: what a later one finds of it says nothing of the cap itself.
+    """
     is_last = spend.last_refusal is not None and spend.n_calls_after_refusal == 0
     return ModelFacts(
         n_calls=spend.n_calls + sum(spend.refusals.values()),
+        was_admitted=spend.n_calls > 0 or is_later_step,
         last_refusal=spend.last_refusal if is_last else None,
         last_status=spend.last_http_status,
         last_error=spend.last_error_kind,

@@ -30,6 +30,7 @@ class Cause(StrEnum):
 
     FINISHED = "finished"
     OWN_CAP = "own_cap"
+    CAP_TOO_LOW = "cap_too_low"
     TIMEOUT = "timeout"
     CONTEXT_LENGTH = "context_length"
     SAFETY_REFUSAL = "safety_refusal"
@@ -90,6 +91,7 @@ CONSEQUENCES: Mapping[Cause, Consequence] = MappingProxyType(
             exception=ExceptionType.USAGE_LIMIT,
             harbor_name="ApiUsageLimitError",
         ),
+        Cause.CAP_TOO_LOW: _infrastructure("BudgetExceededError", is_retried=False),
         Cause.AUTH: _infrastructure("AgentAuthenticationError", is_retried=False),
         Cause.MODEL_NOT_FOUND: _infrastructure("ModelNotFoundError", is_retried=False),
         Cause.RATE_LIMIT: _infrastructure("RateLimitError", is_retried=True),
@@ -103,13 +105,14 @@ CONSEQUENCES: Mapping[Cause, Consequence] = MappingProxyType(
 class ModelFacts(BaseModel):
     """What the gateway saw of one attempt's calls. `n_calls` counts those that reached the gateway.
 
-    `last_refusal` is set when the last call was refused by us (`own_cap`, `user`, `team`, `platform`, …);
+    `was_admitted` is False where none of the attempt's calls ever was. `last_refusal` is set when the last call was refused by us (`own_cap`, `user`, `team`, `platform`, …);
     `last_status` and `last_error` are how the last call that went upstream ended (`last_error` None: well).
     """
 
     model_config = ConfigDict(frozen=True)
 
     n_calls: int = 0
+    was_admitted: bool = True
     last_refusal: str | None = None
     last_status: int | None = None
     last_error: str | None = None
@@ -198,7 +201,9 @@ def cause_of(facts: AgentFacts) -> Cause:
 def _seen_by_gateway(model: ModelFacts) -> Cause | None:
     """What the last call came to, None when it went well."""
     if model.last_refusal is not None:
-        return _REFUSED.get(model.last_refusal)
+        cause = _REFUSED.get(model.last_refusal)
+        # Reaching the cap is an end like another; an agent that it never let begin was not evaluated.
+        return Cause.CAP_TOO_LOW if cause is Cause.OWN_CAP and not model.was_admitted else cause
     if model.last_error is None or model.last_error in _NO_FAILURES:
         return None
     status = model.last_status
@@ -215,7 +220,7 @@ def _was_got_over(facts: AgentFacts, seen: Cause) -> bool:
     A refusal for money ends every run. After any other the harness may have gone on without (a title, a
     summary); it then ends with 0 and reports no failure. The one that ends with 0 all the same says so.
     """
-    if seen in (Cause.OWN_CAP, Cause.BUDGET, Cause.MODEL_NOT_FOUND, Cause.AUTH):
+    if seen in (Cause.OWN_CAP, Cause.CAP_TOO_LOW, Cause.BUDGET, Cause.MODEL_NOT_FOUND, Cause.AUTH):
         return False
     return facts.exit_code == 0 and facts.said is None and not facts.is_timeout
 

@@ -98,7 +98,8 @@ def _agent_message(end: AttemptEnd) -> str:
 
 _WHY = {
     Cause.BUDGET: "[agent-phase:budget_exhausted] other: a budget is spent up",
-    Cause.AUTH: "the model's provider refused the platform's key",
+    Cause.CAP_TOO_LOW: "the spend cap admits not even one call of the model (--max-trial-spend)",
+    Cause.AUTH: "the model's provider refused the platform's key, or there is none",
     Cause.MODEL_NOT_FOUND: "the model's provider does not serve the model",
     Cause.RATE_LIMIT: "the model's provider limited the rate of calls, and the agent gave up",
     Cause.MODEL_UNAVAILABLE: "the model's provider did not answer, and the agent gave up",

@@ -52,6 +52,12 @@ def test_a_refusal_of_every_call_ends_a_run_whatever_its_exit(refusal: str, caus
     assert ended(calls=ModelFacts(n_calls=4, last_refusal=refusal), exit_code=exit_code) is cause
 
 
+def test_a_cap_that_admitted_no_call_at_all_is_no_end_of_a_run():
+    calls = ModelFacts(n_calls=1, was_admitted=False, last_refusal="own_cap")
+    assert ended(calls=calls, exit_code=1) is Cause.CAP_TOO_LOW
+    assert not is_verified(Cause.CAP_TOO_LOW)
+
+
 @pytest.mark.parametrize(
     ("status", "error", "cause"),
     [
