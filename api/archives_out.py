@@ -23,15 +23,23 @@ async def built_archive(
 ) -> Package:
     """The archive, waited for while a workflow builds it and the caller stays.
 
-    Raises `internal_error` when the build failed or nobody has built it in time.
+    Raises `internal_error` when the build failed or nobody has built it in time, and that there is no such
+    job or trial when it was deleted meanwhile.
     """
-    row = await ask_for_archive(platform.db, kind, subject_id)
+    row = await _ask(platform, kind, subject_id)
     if row["state"] == "building":
         platform.outbox.wake()
         row = await _wait(platform, request, kind, subject_id)
     if row["state"] != "ready":
         raise ApiError("internal_error", f"{filename} could not be built: {row['failure']}.")
     return Package(row["blob_key"], row["sha256"], row["size_bytes"], filename)
+
+
+async def _ask(platform: Platform, kind: str, subject_id: str) -> Any:
+    row = await ask_for_archive(platform.db, kind, subject_id)
+    if row is None:
+        raise ApiError(f"{kind}_not_found", f"The {kind} {subject_id} was deleted.")
+    return row
 
 
 async def _wait(platform: Platform, request: Request, kind: str, subject_id: str) -> Any:
@@ -42,7 +50,7 @@ async def _wait(platform: Platform, request: Request, kind: str, subject_id: str
         row = await read_archive(platform.db, kind, subject_id)
         if row is None:
             # What was built is of an earlier edition of the trial or job.
-            row = await ask_for_archive(platform.db, kind, subject_id)
+            row = await _ask(platform, kind, subject_id)
             platform.outbox.wake()
         if row["state"] != "building":
             return row

@@ -20,6 +20,11 @@ _EDITIONS = {
     "job": "SELECT md5(concat_ws('/', status, last_seq, totals, by_status)) FROM jobs WHERE id = $1",
     "trial": "SELECT md5(concat_ws('/', status, attempt_number, result, retries)) FROM trials WHERE id = $1",
 }
+# Held until the row is written: who deletes the subject waits, and forgets the row too.
+_LOCK_SUBJECT = {
+    "job": "SELECT true FROM jobs WHERE id = $1 FOR SHARE",
+    "trial": "SELECT true FROM jobs WHERE id = (SELECT job_id FROM trials WHERE id = $1) FOR SHARE",
+}
 _BUILDING = """
 INSERT INTO archives (kind, subject_id, state, updated_at) VALUES ($1, $2, 'building', now())
 ON CONFLICT (kind, subject_id) DO UPDATE SET state = 'building', failure = NULL, updated_at = now()
@@ -73,7 +78,7 @@ async def read_archive(db: Database, kind: str, subject_id: str) -> Any:
 
 
 async def ask_for_archive(db: Database, kind: str, subject_id: str) -> Any:
-    """The archive's row: `ready`, else `building`, asked for by an intent.
+    """The archive's row: `ready`, else `building`, asked for by an intent; None for a deleted subject.
 
     One whose build failed is built again. Asking while a build is under way is harmless, and revives one
     whose workflow an operator ended.
@@ -82,6 +87,8 @@ async def ask_for_archive(db: Database, kind: str, subject_id: str) -> Any:
         row = await _read(connection, kind, subject_id)
         if row is not None and row["state"] == "ready":
             return row
+        if not await connection.fetchval(_LOCK_SUBJECT[kind], subject_id):
+            return None
         await add_intent(connection, IntentKind.BUILD_ARCHIVE, subject_id, {"kind": kind})
         return await connection.fetchrow(_BUILDING, kind, subject_id)
 
@@ -98,8 +105,11 @@ async def _read(connection: Any, kind: str, subject_id: str) -> Any:
 
 
 async def mark_ready(db: Database, kind: str, subject_id: str, blob: tuple[str, str, int]) -> str | None:
-    """The build is done; `blob` is key, SHA-256 in hex and length. Returns the key that it supersedes."""
+    """The build is done; `blob` is key, SHA-256 in hex and length. Returns the key that nothing names now:
+    the one that it supersedes, or its own when the subject was deleted meanwhile."""
     async with db.transaction() as connection:
+        if not await connection.fetchval(_LOCK_SUBJECT[kind], subject_id):
+            return blob[0]
         earlier = await connection.fetchval(
             "SELECT blob_key FROM archives WHERE kind = $1 AND subject_id = $2 FOR UPDATE", kind, subject_id
         )

@@ -245,9 +245,20 @@ async def test_asking_writes_one_intent_and_a_ready_archive_needs_none(
 
 
 async def test_a_failed_build_is_tried_again_when_it_is_asked_for(db: Database) -> None:
-    await archives.mark_failed(db, "job", "j", "why")
-    row = await archives.ask_for_archive(db, "job", "j")
+    await publish(db, "alpha")
+    job_id = await accept(db)
+    await archives.mark_failed(db, "job", job_id, "why")
+    row = await archives.ask_for_archive(db, "job", job_id)
     assert (row["state"], row["failure"]) == ("building", None)
+
+
+@pytest.mark.parametrize("kind", ["job", "trial"])
+async def test_of_a_deleted_subject_nothing_is_built_and_nothing_kept(db: Database, kind: str) -> None:
+    assert await archives.ask_for_archive(db, kind, "gone") is None
+    assert await archives.mark_ready(db, kind, "gone", ("its blob", "0" * 64, 1)) == "its blob"
+    pool = await db.pool()
+    assert await pool.fetchval("SELECT count(*) FROM archives") == 0
+    assert await pool.fetchval("SELECT count(*) FROM intents") == 0
 
 
 async def test_forgotten_archives_name_their_blobs(builder: Builder, db: Database, blobs: Blobs) -> None:
