@@ -18,27 +18,29 @@ LONG_PACE = Pace(gap_sec=(0.2, 6.0), frozen_sec=(1.0, 25.0), full_sec=(2.0, 15.0
 LONG_CALM_SEC = 900.0
 
 
-def kept_seeds() -> list[int]:
-    """Of storms that once found something."""
-    lines = (line.partition("#")[0].strip() for line in SEEDS.read_text().splitlines())
-    return [int(line) for line in lines if line]
+def long_weather(seed: int, minutes: float) -> Weather:
+    """Slower and harder than the short form's."""
+    return Weather(
+        seed=seed, n_calls=0, min_sec=60 * minutes, rate=3.0, pace=LONG_PACE, calm_sec=LONG_CALM_SEC
+    )
+
+
+def kept_storms() -> list[Weather]:
+    """Those that once found something."""
+    lines = (line.partition("#")[0].split() for line in SEEDS.read_text().splitlines())
+    return [
+        long_weather(int(words[0]), float(words[1]))
+        if len(words) > 1
+        else Weather(seed=int(words[0]), **SHORT)
+        for words in lines
+        if words
+    ]
 
 
 def main() -> int:
     arguments = _arguments()
     seed = int(time.time()) if arguments.seed is None else arguments.seed
-    storms = [
-        Weather(
-            seed=seed,
-            n_calls=0,
-            min_sec=60 * arguments.minutes,
-            rate=3.0,
-            pace=LONG_PACE,
-            calm_sec=LONG_CALM_SEC,
-        )
-    ]
-    if not arguments.only:
-        storms = [*(Weather(seed=kept, **SHORT) for kept in kept_seeds()), *storms]
+    storms = [*([] if arguments.only else kept_storms()), long_weather(seed, arguments.minutes)]
     n_wrong = 0
     for weather in storms:
         print(f"storm {weather.seed} begins", flush=True)
@@ -46,7 +48,7 @@ def main() -> int:
         print(report.told(), flush=True)
         n_wrong += bool(report.wrong)
         if report.wrong:
-            print(f"write {weather.seed} into {SEEDS}, and look into /tmp/evolve-storm-{weather.seed}")
+            print(f"keep {weather.seed} in {SEEDS}; logs are in /tmp/evolve-storm-{weather.seed}")
     return 1 if n_wrong else 0
 
 
