@@ -105,7 +105,8 @@ CONSEQUENCES: Mapping[Cause, Consequence] = MappingProxyType(
 class ModelFacts(BaseModel):
     """What the gateway saw of one attempt's calls. `n_calls` counts those that reached the gateway.
 
-    `was_admitted` is False where none of the attempt's calls ever was. `last_refusal` is set when the last call was refused by us (`own_cap`, `user`, `team`, `platform`, …);
+    `was_admitted` is False where none of the attempt's calls ever was.
+    `last_refusal` is set when the last call was refused by us (`own_cap`, `user`, `team`, `platform`, …);
     `last_status` and `last_error` are how the last call that went upstream ended (`last_error` None: well).
     """
 
