@@ -7,10 +7,12 @@ import importlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from importlib.metadata import version
+from pathlib import Path
 from typing import Any
 
 import structlog
 
+from activities.disk import low_disk
 from activities.sandboxes.base import SandboxProvider
 from activities.sandboxes.docker import DockerProvider
 from activities.sandboxes.docker_engine import docker_engine
@@ -30,7 +32,7 @@ ProviderFactory = Callable[[WorkerSettings, str], SandboxProvider]
 
 @dataclass
 class HostProviders:
-    """What runs here. `offers` maps every provider name → {"ok", "reason"}."""
+    """What runs here. `offers` maps every provider name → {"ok", "reason", "paused"}."""
 
     providers: dict[str, SandboxProvider] = field(default_factory=dict[str, SandboxProvider])
     offers: dict[str, dict[str, Any]] = field(default_factory=dict[str, dict[str, Any]])
@@ -44,6 +46,14 @@ class HostProviders:
         """Add a provider that can run here."""
         self.providers[provider.name] = provider
         self.offers[provider.name] = {"ok": True, "reason": None}
+
+    def look_at_disks(self, home: Path, min_free_gb: float) -> None:
+        """Let no trial start with a provider whose disk is nearly full, until it is not."""
+        for provider in self.providers.values():
+            low = low_disk((home, *provider.disks), min_free_gb)
+            if low != self.offers[provider.name].get("paused"):
+                log.warning("admission by disk", provider=provider.name, paused=low)
+            self.offers[provider.name]["paused"] = low
 
     def refuse(self, name: str, reason: str) -> None:
         """Say why a provider cannot run here."""
@@ -117,6 +127,8 @@ async def keep_lease(db: Database, settings: WorkerSettings, host: HostProviders
     )
     while True:
         try:
+            host.look_at_disks(settings.home, settings.min_free_disk_gb)
+            row.providers = host.offers
             await renew_host(db, row)
         except Exception as error:
             log.warning("the host's lease could not be renewed", error=repr(error))

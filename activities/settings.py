@@ -43,6 +43,11 @@ class WorkerSettings(JobSettings):
     cpu_overcommit: float = Field(
         default=4.0, ge=1, description="How many times `host_cpus` may be given away: agents mostly wait."
     )
+    worker_build_id: str = Field(
+        default="",
+        description="Pins each run to the build of the worker that began it (Temporal's worker versioning). "
+        "Default: runs go on with whatever release is there.",
+    )
     state_dir: Path = Field(
         default=Path(),
         description="Boxes of the local provider, build contexts. Default `$EVOLVE_HOME/state`.",

@@ -13,8 +13,9 @@ from typing import Any
 import structlog
 from pydantic import ValidationError
 from temporalio.client import Client
+from temporalio.common import VersioningBehavior, WorkerDeploymentVersion
 from temporalio.converter import DataConverter
-from temporalio.worker import Worker, WorkflowRunner
+from temporalio.worker import Worker, WorkerDeploymentConfig, WorkflowRunner
 
 from activities.agent import RunAgent
 from activities.archive import Archives
@@ -125,6 +126,21 @@ async def run_worker(settings: WorkerSettings, side: WorkflowSide, on_ready: Cal
         await db.close()
 
 
+DEPLOYMENT = "evolve"
+"""The name of our workers' deployment; a version of it is a build."""
+
+
+def deployment_of(settings: WorkerSettings) -> WorkerDeploymentConfig | None:
+    """Pinned runs, where the operator names builds: old workers then stay until they are drained."""
+    if not settings.worker_build_id:
+        return None
+    return WorkerDeploymentConfig(
+        version=WorkerDeploymentVersion(DEPLOYMENT, settings.worker_build_id),
+        use_worker_versioning=True,
+        default_versioning_behavior=VersioningBehavior.PINNED,
+    )
+
+
 def make_workers(client: Client, settings: WorkerSettings, hands: Hands, side: WorkflowSide) -> list[Worker]:
     """The three queues that this process serves."""
     jobs, imports, prepare, close = Jobs(hands), Imports(hands), Prepare(hands), CloseTrial(hands)
@@ -174,6 +190,7 @@ def make_workers(client: Client, settings: WorkerSettings, hands: Hands, side: W
             # Any other error is a bug of the code: its task is tried until a worker with better code comes.
             workflow_failure_exception_types=[EvolveError, ValidationError],
             activities=shared,
+            deployment_config=deployment_of(settings),
             max_concurrent_activities=SHORT_SLOTS,
             **options,
         ),

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from cli import admin_money, admin_providers, store_side
+from cli import admin_money, admin_providers, admin_reaper, store_side
 from cli.options import JsonFlag
 from cli.output import hint, print_json, print_table, say
 
@@ -25,6 +25,8 @@ app.add_typer(admin_money.price_app, name="price", help="Prices of models that t
 app.add_typer(admin_providers.app, name="providers", help="Whether sandbox providers make boxes.")
 app.command("platform-stop")(admin_money.platform_stop)
 app.command("spend")(admin_money.spend)
+app.command("reap")(admin_reaper.reap)
+app.command("incidents")(admin_reaper.incidents)
 
 UserFlag = Annotated[
     str | None, typer.Option("--user", metavar="EMAIL", help="Whose; the owner's by default.")

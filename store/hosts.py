@@ -15,7 +15,8 @@ from store.database import Database, Row, json_column, now, time_column
 
 class Host(Row, table=True):
     """A lease of one worker host. It is dead only when the lease has expired and another live host
-    serves the provider. `providers` maps provider → {"ok": bool, "reason": str | null}."""
+    serves the provider. `providers` maps provider → {"ok": bool, "reason": str | null, "paused": str | null};
+    while it is paused, for want of disk, no trial starts with it there."""
 
     __tablename__ = "hosts"
     id: str = Field(primary_key=True)
@@ -146,7 +147,11 @@ async def reserve_room(connection: Any, room: Room, cpu_overcommit: float) -> Ho
     hosts = [host for host in found if room.host_id in (None, host["id"])]
     if not hosts:
         return HostChoice(waiting_for=f"a worker host that serves {room.provider}")
-    for host in hosts:
+    # A trial that has its host goes on there: only what begins is held back.
+    open_hosts = [host for host in hosts if room.host_id or not _paused(host, room.provider)]
+    if not open_hosts:
+        return HostChoice(waiting_for=f"free disk on {hosts[0]['id']}: {_paused(hosts[0], room.provider)}")
+    for host in open_hosts:
         has_memory = host["used_memory_mb"] + room.memory_mb <= host["memory_mb"]
         if has_memory and host["used_cpus"] + room.cpus <= host["cpus"] * cpu_overcommit:
             await connection.execute(
@@ -164,7 +169,11 @@ async def reserve_room(connection: Any, room: Room, cpu_overcommit: float) -> Ho
         raise ProviderCreateFailure(
             f"no host of {room.provider} has {room.memory_mb} MB of memory and {room.cpus:g} cpus at all"
         )
-    return HostChoice(waiting_for=f"{room.memory_mb} MB and {room.cpus:g} cpus on {hosts[0]['id']}")
+    return HostChoice(waiting_for=f"{room.memory_mb} MB and {room.cpus:g} cpus on {open_hosts[0]['id']}")
+
+
+def _paused(host: Any, provider: str) -> str | None:
+    return host["providers"][provider].get("paused")
 
 
 async def exchange_room(db: Database, old_name: str, room: Room, cpu_overcommit: float) -> HostChoice:
@@ -240,6 +249,17 @@ async def live_hosts(db: Database) -> list[Any]:
     """Hosts whose lease is running: `id`, `queue`."""
     pool = await db.pool()
     return await pool.fetch("SELECT id, queue FROM hosts WHERE lease_expires_at > now() ORDER BY id")
+
+
+async def away_trials(db: Database) -> list[Any]:
+    """Trials under way on a host whose lease has expired: `trial_id`, `host_id`, `since`."""
+    pool = await db.pool()
+    return await pool.fetch(
+        "SELECT DISTINCT b.trial_id, h.id AS host_id, h.lease_expires_at AS since"
+        " FROM box_leases b JOIN hosts h ON h.id = b.host_id JOIN trials t ON t.id = b.trial_id"
+        " WHERE b.state <> 'gone' AND t.finished_at IS NULL AND h.lease_expires_at < now()"
+        " ORDER BY since, trial_id"
+    )
 
 
 async def live_host(db: Database, provider: str | None = None) -> Host | None:

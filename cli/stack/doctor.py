@@ -13,7 +13,9 @@ from typing import Literal
 
 from pydantic import BaseModel, ValidationError
 
+from cli.errors import CliError
 from cli.machine_side import ProviderVerdict, provider_verdicts, settings_in_force
+from cli.reaper_side import list_incidents, stranded_runs
 from cli.stack.errors import StackError
 from cli.stack.home import Home
 from cli.stack.postgres import reachable_binaries
@@ -45,6 +47,7 @@ async def examine() -> list[Finding]:
     running = {process.name for process in (await stack_status(home)).processes if process.pid is not None}
     findings = [*_versions(), _home(home), _disk(home), _postgres(home), *_temporal(home, running)]
     findings.extend(_providers(await provider_verdicts()))
+    findings.extend(await _needing_a_person())
     findings.extend(_settings())
     return findings
 
@@ -102,6 +105,23 @@ def _providers(verdicts: list[ProviderVerdict]) -> Iterator[Finding]:
     for verdict in verdicts:
         level: Verdict = "ok" if verdict.is_usable else "warn" if is_any else "fail"
         yield Finding(check=f"sandbox {verdict.name}", verdict=level, what=verdict.detail)
+
+
+async def _needing_a_person() -> list[Finding]:
+    """Runs that no living worker goes on with, and open incidents; nothing without a database."""
+    try:
+        stranded, incidents = await stranded_runs(), await list_incidents(is_open_only=True)
+    except CliError as error:
+        return [Finding(check="runs", verdict="ok", what=f"not looked at: {error}")]
+    findings = [
+        Finding(check="stranded run", verdict="warn", what=f"{run.workflow_id}: {run.why}")
+        for run in stranded
+    ]
+    findings += [
+        Finding(check=f"incident {row.kind}", verdict="warn", what=f"{row.subject}: {row.message}")
+        for row in incidents
+    ]
+    return findings or [Finding(check="runs", verdict="ok", what="a living worker goes on with each")]
 
 
 def _settings() -> Iterator[Finding]:
