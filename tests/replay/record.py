@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from activities.signatures import ProviderReport
+from activities.signatures import ProviderReport, ReapOrder
 from domain.breaker import BreakerState
 from store.database import Database
 from store.migrations import upgrade
@@ -161,6 +161,24 @@ async def record_archive(platform: Platform) -> None:
     await keep(platform, "archive", "archive")
 
 
+async def record_reaper(platform: Platform) -> None:
+    """One look around; it cancels what a job left whose workflow an operator ended."""
+    barriers = platform.provider.barriers
+    barriers.hold("agent")
+    barriers.forget("agent")
+    job = await start_alone(platform, "left")
+    await eventually(lambda: barriers.reached("agent"))
+    await job.terminate()
+    await platform.rows("UPDATE jobs SET updated_at = updated_at - interval '1 hour'")
+    await platform.client.execute_workflow(
+        names.REAPER_WORKFLOW, ReapOrder(), id="reaper-recorded", task_queue=platform.queue
+    )
+    await keep(platform, "reaper-recorded", "reaper")
+    await platform.client.get_workflow_handle("left").result()
+    await keep(platform, "left", "job_taken_up_to_cancel")
+    barriers.release("agent")
+
+
 async def record(url: str, temporal: str, root: Path) -> None:
     await upgrade(url)
     db = Database(url)
@@ -173,6 +191,7 @@ async def record(url: str, temporal: str, root: Path) -> None:
         await record_provider(platform)
         await record_steps(platform)
         await record_archive(platform)
+        await record_reaper(platform)
         await record_cancelled(platform)
     await db.close()
 

@@ -18,6 +18,7 @@ from activities.settings import WorkerSettings
 from activities.worker import DEPLOYMENT, deployment_of
 from cli import reaper_side
 from cli.errors import CliError
+from cli.stack.doctor import examine
 from store.database import Database
 from store.incidents import IncidentKind, note_incident, resolve_incident
 from tests.api.conditions import until
@@ -73,6 +74,8 @@ class TestByHand:
         [run] = await reaper_side.stranded_runs()
         assert run.workflow_id == f"trial/{(await only_trial(platform))['id']}"
         assert "gone" in run.why
+        warned = [finding.what for finding in await examine() if finding.check == "stranded run"]
+        assert warned == [f"{run.workflow_id}: {run.why}"]
 
     async def test_a_run_that_is_pinned_to_a_build_without_workers_is_named(
         self, platform: Platform, monkeypatch: pytest.MonkeyPatch
