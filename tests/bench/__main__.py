@@ -7,13 +7,14 @@ import time
 import traceback
 from collections.abc import Callable
 
-from tests.bench import api_reads, cancel, gateway, nop_job, oracle_docker, separate_verifier
+from tests.bench import api_reads, cancel, gateway, handover, nop_job, oracle_docker, separate_verifier
 from tests.bench.figures import Figure, print_table, say
 
 PARTS: dict[str, Callable[[], list[Figure]]] = {
     "nop_job": nop_job.measure,
     "api_reads": api_reads.measure,
     "cancel": cancel.measure,
+    "handover": handover.measure,
     "gateway": gateway.measure,
     "oracle_docker": oracle_docker.measure,
     "separate_verifier": separate_verifier.measure,
