@@ -12,13 +12,14 @@ from typing import Any
 import httpx
 
 from domain.jobs import trial_id_of
-from tests.chaos.calls import MAKES_A_JOB, Call
+from tests.chaos.calls import HAS_A_KEY, MAKES_A_JOB, Call
 
 Json = dict[str, Any]
 
 PATIENCE_SEC = 120.0
 AGAIN_SEC = 0.3
 AT_ONCE = 12
+IS_REGRADE = "feature_unsupported"  # it has no agent to run again
 # How a call may be answered beside well: the job was deleted, has not ended, has nothing to do again.
 FINE_CODES: dict[str, frozenset[str]] = {
     "create": frozenset(),
@@ -26,11 +27,18 @@ FINE_CODES: dict[str, frozenset[str]] = {
     "pause": frozenset({"job_not_found"}),
     "unpause": frozenset({"job_not_found"}),
     "stop": frozenset(),
-    "resume": frozenset({"job_not_found", "job_not_terminal", "no_failed_trials"}),
+    "resume": frozenset({"job_not_found", "job_not_terminal", "no_failed_trials", IS_REGRADE}),
     "retry": frozenset(
-        {"job_not_found", "job_not_terminal", "no_failed_trials", "trial_not_settled", "trial_not_found"}
+        {
+            "job_not_found",
+            "job_not_terminal",
+            "no_failed_trials",
+            "trial_not_settled",
+            "trial_not_found",
+            IS_REGRADE,
+        }
     ),
-    "retry_trial": frozenset({"trial_not_found", "trial_not_settled"}),
+    "retry_trial": frozenset({"trial_not_found", "trial_not_settled", IS_REGRADE}),
     "regrade": frozenset({"job_not_found", "job_not_terminal", "no_regradable_trials"}),
     "delete": frozenset({"job_not_found", "job_not_terminal"}),
     "read": frozenset({"job_not_found"}),
@@ -117,7 +125,7 @@ class Caller:
     async def _send(self, call: Call, job: MadeJob | None) -> Json | None:
         """The job that it made, if it is a call that makes one."""
         method, route, body = _request(call, job)
-        headers = {"Idempotency-Key": f"call-{call.number}"} if call.verb in MAKES_A_JOB else {}
+        headers = {"Idempotency-Key": f"call-{call.number}"} if call.verb in HAS_A_KEY else {}
         loop = asyncio.get_running_loop()
         deadline = loop.time() + PATIENCE_SEC
         while True:

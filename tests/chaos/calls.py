@@ -42,6 +42,8 @@ WEIGHTS: dict[Verb, int] = {
     "download": 3,
 }
 MAKES_A_JOB: frozenset[Verb] = frozenset({"create", "resume", "retry", "retry_trial", "regrade"})
+# What a repeat with the same Idempotency-Key answers the same to (contract 2.7, 2.8).
+HAS_A_KEY = MAKES_A_JOB - {"regrade"}
 # Refused while the job runs, for which there is a place among the tests too.
 _OF_ENDED_JOBS: frozenset[Verb] = frozenset({"resume", "retry", "regrade", "delete", "download"})
 N_FIRST_CREATES = 5
@@ -77,9 +79,10 @@ class Call:
 
 
 class CallPlan:
-    """Draws calls one after another; `rate` is calls a second."""
+    """Draws calls one after another; `rate` is calls a second. `has_docker`: real boxes may be containers."""
 
-    def __init__(self, seed: int, rate: float) -> None:
+    def __init__(self, seed: int, rate: float, *, has_docker: bool = False) -> None:
+        self._has_docker = has_docker
         self._random = Random(f"calls/{seed}")
         self._rate = rate
         self._n_calls = 0
@@ -103,7 +106,7 @@ class CallPlan:
             made=made,
             picks=tuple(self._random.random() for _ in range(self._random.randint(1, 4))),
             body=self._body(verb),
-            is_doubled=verb in MAKES_A_JOB and self._random.random() < 0.15,
+            is_doubled=verb in HAS_A_KEY and self._random.random() < 0.15,
         )
 
     def _pick_job(self, *, is_late: bool) -> int:
@@ -124,7 +127,11 @@ class CallPlan:
         tasks = draw.sample(FAST_TASKS, draw.choice((1, 1, 2)))
         if draw.random() < 0.1:
             tasks = [REAL_TASK]
+        where: dict[str, Any] = {}
+        if self._has_docker and tasks == [REAL_TASK] and draw.random() < 0.7:
+            where = {"sandbox_provider": "docker"}
         return {
+            **where,
             "datasets": [{"name": DATASET, "task_names": tasks}],
             "agents": draw.sample(ARMS, draw.choice((1, 1, 1, 1, 2))),
             "n_attempts": draw.choice((1, 1, 2, 2)),

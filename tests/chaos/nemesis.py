@@ -18,11 +18,13 @@ from pathlib import Path
 from random import Random
 
 from tests.chaos.mischief import KINDS, Mischief
+from tests.chaos.own_engine import OwnEngine
 from tests.cli.stack_harness import CHILDREN, Stack, is_alive, wait_until
 
 KILLS = tuple(f"kill {name}" for name in CHILDREN)
 FREEZES = tuple(f"freeze {name}" for name in CHILDREN)
 DISK_FULL = "disk full"
+ENGINE = "restart docker"
 MISCHIEFS = tuple(f"provider {kind}" for kind in KINDS)
 DISK_MB = 48
 
@@ -40,14 +42,17 @@ class Pace:
 class Nemesis:
     """A thread that does one fault after another until it is told to stop, each at least once in a round."""
 
-    def __init__(self, seed: int, stack: Stack, pace: Pace, blobs: Path | None) -> None:
-        """`blobs` is a small file system of its own that may be filled; None where there is none."""
+    def __init__(
+        self, seed: int, stack: Stack, pace: Pace, blobs: Path | None, engine: OwnEngine | None = None
+    ) -> None:
+        """`blobs` is a small file system of its own that may be filled, `engine` one that may be killed."""
         self.done: Counter[str] = Counter()
         self.log: list[str] = []
         self._random = Random(f"nemesis/{seed}")
         self._stack = stack
         self._pace = pace
         self._blobs = blobs
+        self._engine = engine
         self.mischief = Mischief(stack.home / "state" / "mischief")
         self._asked_to_stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="nemesis", daemon=True)
@@ -62,7 +67,8 @@ class Nemesis:
     @property
     def faults(self) -> tuple[str, ...]:
         """What it does here."""
-        return (*KILLS, *FREEZES, *MISCHIEFS, *([DISK_FULL] if self._blobs else []))
+        here = [*([DISK_FULL] if self._blobs else []), *([ENGINE] if self._engine else [])]
+        return (*KILLS, *FREEZES, *MISCHIEFS, *here)
 
     def start(self) -> None:
         self._thread.start()
@@ -113,12 +119,21 @@ class Nemesis:
         if fault == DISK_FULL:
             self._fill_disk(self._random.uniform(*self._pace.full_sec))
             return
+        if fault == ENGINE:
+            self._restart_engine()
+            return
         what, _, name = fault.partition(" ")
         pid = wait_until(lambda: self._stack.pids().get(name), f"{name} is there to {what}", 90)
         if what == "kill":
             os.kill(pid, signal.SIGKILL)
         else:
             freeze(pid, self._random.uniform(*self._pace.frozen_sec))
+
+    def _restart_engine(self) -> None:
+        assert self._engine is not None
+        self._engine.end(self._random.choice((signal.SIGKILL, signal.SIGTERM)))
+        time.sleep(self._random.uniform(*self._pace.frozen_sec))
+        self._engine.start()
 
     def _fill_disk(self, sec: float) -> None:
         assert self._blobs is not None

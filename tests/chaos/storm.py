@@ -6,7 +6,7 @@ import asyncio
 import json
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -18,6 +18,7 @@ from tests.chaos.calls import DATASET, MODEL, REAL_TASK, TALKER, CallPlan
 from tests.chaos.checker import CHECKS, Evidence
 from tests.chaos.held_trials import SEPARATE_TOML, STEPS_TOML
 from tests.chaos.nemesis import Nemesis, Pace, small_disk
+from tests.chaos.own_engine import OwnEngine, own_engine
 from tests.cli.stack_harness import Stack, temporary_stack
 from tests.e2e.own_provider import OwnProvider, own_provider
 from tests.factories import TASK_TOML, task_files
@@ -48,6 +49,7 @@ class Weather:
     rate: float
     pace: Pace = field(default_factory=Pace)
     min_rounds: int = 1
+    has_docker: bool = False
     calm_sec: float = 200.0
 
 
@@ -83,7 +85,7 @@ class Storm:
     def __init__(self, weather: Weather, ground: Ground) -> None:
         self._weather = weather
         self._ground = ground
-        self._nemesis = Nemesis(weather.seed, ground.stack, weather.pace, ground.disk)
+        self._nemesis = Nemesis(weather.seed, ground.stack, weather.pace, ground.disk, ground.engine)
         self._began = time.monotonic()
         self._durations: dict[str, float] = {}
         self._waits: list[str] = []
@@ -132,7 +134,10 @@ class Storm:
 
     async def _call(self, caller: Caller) -> list[asyncio.Task[None]]:
         """Calls at random moments for as long as the weather lasts; most are answered meanwhile."""
-        weather, plan = self._weather, CallPlan(self._weather.seed, self._weather.rate)
+        weather, plan = (
+            self._weather,
+            CallPlan(self._weather.seed, self._weather.rate, has_docker=self._ground.engine is not None),
+        )
         until = time.monotonic() + weather.min_sec
         calls: list[asyncio.Task[None]] = []
         while not self._nemesis.is_broken and (
@@ -188,6 +193,7 @@ class Ground:
     platform: RunningPlatform
     provider: OwnProvider
     disk: Path | None
+    engine: OwnEngine | None
 
     @property
     def api_key(self) -> str:
@@ -225,6 +231,7 @@ class Ground:
         found = {
             "the store": [f"{n} {what}" for what, n in self.platform.left_in_the_store().items()],
             "boxes": remains.boxes(self.stack),
+            "the engine": self.engine.boxes() if self.engine else [],
             "processes": remains.processes(self.stack),
             "mounts": remains.mounts(self.stack, self.disk),
             "cgroups": remains.cgroups(trial_ids),
@@ -250,30 +257,28 @@ def _dataset() -> dict[str, str]:
 
 
 @contextmanager
-def storm_ground() -> Iterator[Ground]:
+def storm_ground(*, has_docker: bool = False) -> Iterator[Ground]:
     """A stack of its own, its blobs on a small disk where we may mount one."""
-    with TemporaryDirectory() as scripts:
+    with ExitStack() as held:
+        scripts = Path(held.enter_context(TemporaryDirectory()))
         # JSON is YAML.
-        (Path(scripts) / "models.yaml").write_text(json.dumps({"models": {MODEL: {"turns": [TURN]}}}))
-        with (
-            own_provider(Path(scripts)) as provider,
-            temporary_stack(environment=_environment(provider)) as stack,
-        ):
-            stack.home.mkdir(mode=0o700)
-            with small_disk(stack.home / "blobs") as disk:
-                stack.up()
-                platform = RunningPlatform(stack)
-                ground = Ground(stack, platform, provider, disk)
-                try:
-                    ground.prepare()
-                    yield ground
-                finally:
-                    platform.close()
-                    stack.down()
+        (scripts / "models.yaml").write_text(json.dumps({"models": {MODEL: {"turns": [TURN]}}}))
+        provider = held.enter_context(own_provider(scripts))
+        engine = held.enter_context(own_engine()) if has_docker else None
+        stack = held.enter_context(temporary_stack(environment=_environment(provider, engine)))
+        stack.home.mkdir(mode=0o700)
+        disk = held.enter_context(small_disk(stack.home / "blobs"))
+        stack.up()
+        held.callback(stack.down)
+        platform = held.enter_context(closing(RunningPlatform(stack)))
+        ground = Ground(stack, platform, provider, disk, engine)
+        ground.prepare()
+        yield ground
 
 
-def _environment(provider: OwnProvider) -> dict[str, str]:
+def _environment(provider: OwnProvider, engine: OwnEngine | None) -> dict[str, str]:
     return {
+        "DOCKER_HOST": engine.host if engine else "unix:///nonexistent",
         "EVOLVE_PROVIDER_PLUGINS": "tests.chaos.chaotic_provider:make_provider",
         "EVOLVE_SANDBOX_PROVIDER": "local",
         "EVOLVE_HOST_CPUS": "1000",
@@ -288,7 +293,7 @@ def _environment(provider: OwnProvider) -> dict[str, str]:
 def rage(weather: Weather, *, is_kept: bool = False) -> Report:
     """A storm from nothing to nothing. Its logs and story are kept when something is wrong, or `is_kept`."""
     began = time.monotonic()
-    with storm_ground() as ground:
+    with storm_ground(has_docker=weather.has_docker) as ground:
         report = Storm(weather, ground).run()
         report.durations = {
             "set-up": time.monotonic() - began - sum(report.durations.values())
