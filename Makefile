@@ -43,6 +43,9 @@ test-full: install ## that, and every harness on every provider, user and C libr
 chaos: install ## a storm: make chaos SEED=… MINUTES=… (both may be left out), and every seed that once failed
 	$(BIN)/python -m tests.chaos.run $(if $(SEED),--seed $(SEED)) $(if $(MINUTES),--minutes $(MINUTES))
 
+bench: install ## what it costs and how long it takes, beside its targets: tests/bench/README.md
+	$(BIN)/python -m tests.bench
+
 migration: install ## write a migration from the tables: make migration M="why"
 	$(BIN)/python -m tests.make_migration "$(M)"
 

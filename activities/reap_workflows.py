@@ -19,10 +19,19 @@ from activities.signatures import JOB_WORKFLOW, SIGNAL_CANCEL, TRIAL_WORKFLOW
 from activities.trial_context import Hands
 from domain.reaping import Leftover, LeftoverKind
 from store.database import now
+from store.import_record import fail_import
 from store.intents import IntentKind, add_intent
-from store.leftovers import SETTLED_GRACE, live_jobs, live_trials, over_jobs, over_trials
+from store.leftovers import (
+    SETTLED_GRACE,
+    live_imports,
+    live_jobs,
+    live_trials,
+    over_jobs,
+    over_trials,
+)
 from store.record import cancel_job
 
+IMPORT_ENDED_BY = "The import's workflow was ended from outside."
 ENDED_BY = "The trial's workflow was ended from outside."
 TERMINATE_AFTER = timedelta(hours=1)
 """A workflow that was cancelled has so long to go before it is terminated."""
@@ -87,6 +96,24 @@ async def _cancel(hands: Hands, temporal: Temporal, job_id: str, workflow_id: st
             start_signal=SIGNAL_CANCEL,
             static_summary=workflow_id,
         )
+
+
+async def reap_imports(hands: Hands, temporal: Temporal, *, is_dry: bool) -> list[Leftover]:
+    """An import whose workflow never came to be is started; one whose workflow was ended has failed."""
+    reaped: list[Leftover] = []
+    for import_id in await live_imports(hands.db):
+        status = await temporal.status(f"dataset-import/{import_id}")
+        if status == WorkflowExecutionStatus.RUNNING:
+            continue
+        why = "it has no workflow: started again" if status is None else "its workflow was ended: failed"
+        if not is_dry and status is None:
+            async with hands.db.transaction() as connection:
+                await add_intent(connection, IntentKind.START_IMPORT, import_id)
+        elif not is_dry:
+            failure = {"code": "import_failed", "message": IMPORT_ENDED_BY, "failures": []}
+            await fail_import(hands.db, import_id, failure)
+        reaped.append(Leftover(kind=LeftoverKind.IMPORT, subject=import_id, why=why))
+    return reaped
 
 
 async def reap_trials(hands: Hands, temporal: Temporal, *, is_dry: bool) -> list[Leftover]:

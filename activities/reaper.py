@@ -82,6 +82,7 @@ class Reaper:
             {
                 "trials": lambda: reap_workflows.reap_trials(hands, temporal, is_dry=is_dry),
                 "jobs": lambda: reap_workflows.reap_jobs(hands, temporal, is_dry=is_dry),
+                "imports": lambda: reap_workflows.reap_imports(hands, temporal, is_dry=is_dry),
                 "workflows": lambda: reap_workflows.reap_workflows(hands, temporal, is_dry=is_dry),
                 "keys": lambda: reap_store.reap_keys(hands, is_dry=is_dry),
                 "calls": lambda: reap_store.reap_calls(hands, is_dry=is_dry),

@@ -32,6 +32,7 @@ class LeftoverKind(StrEnum):
     STREAM = "stream"
     IMAGE = "image"
     BUNDLE = "bundle"
+    IMPORT = "import"
     JOB = "job"
     TRIAL = "trial"
     WORKFLOW = "workflow"

@@ -169,6 +169,18 @@ async def live_jobs(db: Database) -> list[Any]:
     )
 
 
+async def live_imports(db: Database) -> list[str]:
+    """Received datasets that should have a workflow by now, by their import's id; see `live_jobs`."""
+    pool = await db.pool()
+    rows = await pool.fetch(
+        "SELECT id FROM dataset_imports d WHERE status IN ('QUEUED', 'RUNNING') AND NOT is_receiving"
+        " AND updated_at < now() - $1::interval AND NOT EXISTS ("
+        "  SELECT FROM intents i WHERE i.subject_id = d.id AND i.delivered_at IS NULL)",
+        GRACE,
+    )
+    return [row["id"] for row in rows]
+
+
 async def live_trials(db: Database, trial_id: str | None = None) -> list[Any]:
     """Trials placed a while ago: `id`, `job_id`, `index`, the job's `workflow_id`; the one that is named."""
     pool = await db.pool()

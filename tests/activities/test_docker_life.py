@@ -12,13 +12,15 @@ from pathlib import Path
 
 import pytest
 import pytest_asyncio
+from aiodocker.containers import DockerContainer
+from aiodocker.exceptions import DockerError
 
 from activities.sandboxes import docker_pool, process
 from activities.sandboxes.base import PIDS_LIMIT, Box, BoxSpec, BoxTag, ImageRef
 from activities.sandboxes.docker import DockerProvider
 from activities.sandboxes.docker_engine import connect, docker_engine
 from activities.sandboxes.process import Chunk, ExitStatus, ProcessSpec
-from domain.errors import ProviderCreateFailure, SandboxDeath
+from domain.errors import DeleteRefused, ProviderCreateFailure, SandboxDeath
 from tests.activities import docker_creator
 from tests.activities.box_conformance import (
     Bench,
@@ -91,6 +93,25 @@ async def test_a_killed_worker_is_succeeded_by_one_that_goes_on(
 
 async def test_an_image_stays_while_a_box_needs_it(bench: Bench) -> None:
     await image_stays_while_a_box_needs_it(bench)
+
+
+async def test_an_engine_that_forbids_a_delete_is_told_apart_and_lets_the_box_be_stopped(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def forbid(container: DockerContainer) -> None:
+        raise DockerError(403, "authorization denied by plugin")
+
+    spec = bench.spec()
+    box = await bench.provider.create(spec)
+    with monkeypatch.context() as guarded:
+        guarded.setattr("activities.sandboxes.docker.delete", forbid)
+        with pytest.raises(DeleteRefused, match="authorization denied"):
+            await bench.provider.destroy(box.box_id)
+        await bench.provider.stop(box.box_id)
+        [listed] = await bench.provider.list(bench.installation_id)
+        assert not listed.is_running
+    await bench.provider.destroy(box.box_id)
+    assert await bench.provider.list(bench.installation_id) == []
 
 
 async def test_what_a_dead_worker_left_unused_is_removed_by_the_next(

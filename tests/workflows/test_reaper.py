@@ -26,7 +26,7 @@ from store.keys import key_text
 from store.server_secret import ServerSecret
 from store.spend import reserve
 from tests.api.conditions import until
-from tests.factories import make_owner, task_files
+from tests.factories import make_import, make_owner, task_files
 from tests.finished_jobs import accept
 from tests.inprocess import SECRET, Platform
 from tests.store.money_factory import minted, new_call
@@ -270,6 +270,25 @@ class TestJobsAndTrials:
         assert wanted == [{"kind": "job.start"}]
         # While its start is on its way, nothing more is to be done.
         assert found(await reap(platform), LeftoverKind.JOB) == {}
+
+    async def test_an_import_without_a_workflow_is_started_and_an_ended_one_has_failed(
+        self, platform: Platform
+    ) -> None:
+        unstarted = await make_import(platform.db, platform.blobs, "unstarted", task_files("alpha"))
+        ended = await make_import(platform.db, platform.blobs, "ended", task_files("alpha"))
+        handle = await platform.client.start_workflow(
+            names.DATASET_IMPORT_WORKFLOW,
+            {"import_id": ended},
+            id=names.dataset_import_workflow_id(ended),
+            task_queue="nobody's",
+        )
+        await handle.terminate()
+        await platform.rows("UPDATE dataset_imports SET updated_at = updated_at - interval '1 hour'")
+        assert set(found(await reap(platform), LeftoverKind.IMPORT)) == {unstarted, ended}
+        wanted = await platform.rows("SELECT kind, subject_id FROM intents WHERE delivered_at IS NULL")
+        assert wanted == [{"kind": "import.start", "subject_id": unstarted}]
+        rows = await platform.rows("SELECT id FROM dataset_imports WHERE status = 'FAILED'")
+        assert rows == [{"id": ended}]
 
     async def test_what_a_terminated_job_left_is_cancelled(self, platform: Platform) -> None:
         handle = await held_job(platform)
