@@ -31,7 +31,16 @@ class OwnEngine:
 
     def start(self) -> None:
         """Start it and wait until it answers."""
-        argv = ("dockerd", "--data-root", f"{self._root}/data", "--exec-root", f"{self._root}/exec")
+        # In a network namespace of its own: an engine without a bridge removes docker0, whosever it is.
+        argv = (
+            "unshare",
+            "--net",
+            "dockerd",
+            "--data-root",
+            f"{self._root}/data",
+            "--exec-root",
+            f"{self._root}/exec",
+        )
         options = ("--pidfile", f"{self._root}/pid", "--host", self.host)
         with (self._root / "log").open("ab") as log:
             self._engine = subprocess.Popen(
