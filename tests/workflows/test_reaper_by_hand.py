@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from datetime import timedelta
 from pathlib import Path
 from uuid import uuid4
@@ -14,7 +15,9 @@ from temporalio.client import Client
 from temporalio.service import RPCError
 from temporalio.worker import UnsandboxedWorkflowRunner, Worker
 
+from activities.reaper import ensure_schedule
 from activities.settings import WorkerSettings
+from activities.signatures import REAPER_ID
 from activities.worker import DEPLOYMENT, deployment_of
 from cli import reaper_side
 from cli.errors import CliError
@@ -98,6 +101,29 @@ class TestByHand:
         [run] = await reaper_side.stranded_runs()
         assert (run.workflow_id, run.why) == (queue, "no worker of build r1 lives")
         await handle.terminate()
+
+
+async def test_the_schedule_is_made_once_and_an_operators_pause_of_it_stays(platform: Platform) -> None:
+    await ensure_schedule(platform.client, platform.queue, timedelta(minutes=5))
+    handle = platform.client.get_schedule_handle(REAPER_ID)
+    try:
+        await handle.pause()
+        await ensure_schedule(platform.client, platform.queue, timedelta(minutes=7))
+        schedule = (await handle.describe()).schedule
+        assert [each.every for each in schedule.spec.intervals] == [timedelta(minutes=7)]
+        assert schedule.state.paused
+        await handle.trigger()
+        await until_one_ran(platform)
+    finally:
+        await handle.delete()
+
+
+async def until_one_ran(platform: Platform) -> None:
+    query = f"TaskQueue = '{platform.queue}' AND WorkflowType = 'ReaperWorkflow'"
+    query += " AND ExecutionStatus = 'Completed'"
+    async with asyncio.timeout(60):
+        while not [run async for run in platform.client.list_workflows(query)]:  # noqa: ASYNC110 - Temporal's
+            await asyncio.sleep(0.1)
 
 
 @workflow.defn
