@@ -83,7 +83,12 @@ class Reader:
 
 
 def _lines(language: str, block: str) -> str:
-    return block if language == "sh" else f"python - <<'END-OF-PROGRAM'\n{block}END-OF-PROGRAM\n"
+    if language == "sh":
+        return block
+    # Temporal's SDK was seen to crash now and then (SIGSEGV) while the interpreter ends, after a program
+    # had done all that it says; what it printed is still looked at.
+    may_crash = " || [ $? -eq 139 ]" if "import temporalio" in block or "from temporalio" in block else ""
+    return f"python - <<'END-OF-PROGRAM'{may_crash}\n{block}END-OF-PROGRAM\n"
 
 
 @pytest.fixture(scope="module")
