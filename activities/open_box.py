@@ -16,6 +16,7 @@ from activities.harnesses.seeds import SEEDED_HARNESSES
 from activities.healthcheck import await_healthy
 from activities.heartbeats import heartbeats
 from activities.judge_packages import judge_mounts
+from activities.making import TrialOver, make_leased_box
 from activities.model_access import harness_context, mint_agent_key, refuse_spent_up
 from activities.own_agents import ensure_built
 from activities.sandboxes.base import Box, BoxSpec, ImageRef, ImageRequest, Mount, SandboxProvider
@@ -25,17 +26,10 @@ from domain.causes import TRAJECTORY_SEED
 from domain.errors import EvolveError, ServiceDied
 from domain.vocabulary import AttemptPhase
 from store.database import now
-from store.hosts import mark_live
 from store.record import PhaseChange, enter_phase, iso
 
 # A box outlives its own trial by this much, so that a worker that was away finds what it left.
 LIFETIME_MARGIN_SEC = 3600.0
-
-
-class TrialOver(EvolveError):
-    """The trial settled while an activity of it was on its way: nothing more is to be done."""
-
-    code = "trial_over"
 
 
 @dataclass
@@ -159,9 +153,8 @@ class OpenBox:
         self, context: TrialContext, provider: SandboxProvider, image: ImageRef, bundle: BundleFolder | None
     ) -> Box:
         task = context.task
-        tag = box_tag(self._hands.installation_id, context.attempt)
         spec = BoxSpec(
-            tag=tag,
+            tag=box_tag(self._hands.installation_id, context.attempt),
             image=image,
             network_mode=task.network.mode,
             lifetime_sec=context.lifetime_sec + LIFETIME_MARGIN_SEC,
@@ -172,12 +165,7 @@ class OpenBox:
             workdir=task.workdir,
             mounts=(*((bundle.mount,) if bundle else ()), *await self._judge_mounts(context)),
         )
-        box = await provider.create(spec)
-        if not await mark_live(self._hands.db, tag.name, box.box_id):
-            # This worker was away while its successor finished the attempt and looked for its box.
-            await provider.destroy(box.box_id)
-            raise TrialOver(f"trial {context.attempt.trial_id} has given its box back")
-        return box
+        return await make_leased_box(self._hands.db, provider, spec)
 
 
 async def install_agent(hands: Hands, context: TrialContext, box: Box, place: HarnessPlace) -> None:

@@ -18,8 +18,9 @@ from activities.handover import hand_over
 from activities.healthcheck import await_healthy
 from activities.home_capture import keep_home
 from activities.judge_packages import judge_mounts
+from activities.making import TrialOver, make_leased_box
 from activities.masks import key_secrets
-from activities.open_box import LIFETIME_MARGIN_SEC, TrialOver, Windows, enter
+from activities.open_box import LIFETIME_MARGIN_SEC, Windows, enter
 from activities.prepare import UNDECLARED_CPUS, UNDECLARED_MEMORY_MB
 from activities.sandboxes.base import Box, BoxSpec, SandboxProvider
 from activities.signatures import VerifierInput
@@ -28,11 +29,10 @@ from activities.verifier_image import ensure_verifier_image
 from domain.verifier_inputs import VerifierInputs
 from domain.verifier_place import VerifierPlace, verifier_place
 from domain.vocabulary import AttemptPhase
-from store.capacity_waits import note_wait, note_wait_over
 from store.database import now
-from store.fences import lock_trial
-from store.hosts import Room, exchange_room, mark_ending, mark_live
+from store.hosts import Room, mark_ending
 from store.record import PhaseChange
+from store.rooms import exchange_room
 from store.verifier_inputs import MEMBER, verifier_inputs
 
 ROOM_POLL_SEC = 2.0
@@ -88,7 +88,9 @@ class SeparateVerifier:
             self._hands, self._context.stored, self._provider, self._place.build_timeout_sec
         )
         await self._lease()
-        box = await self._provider.create(
+        box = await make_leased_box(
+            self._hands.db,
+            self._provider,
             BoxSpec(
                 tag=self._tag,
                 image=image,
@@ -100,11 +102,8 @@ class SeparateVerifier:
                 env=self._place.env_literals,
                 workdir=self._place.workdir,
                 mounts=await judge_mounts(self._hands, self._context),
-            )
+            ),
         )
-        if not await mark_live(self._hands.db, self._tag.name, box.box_id):
-            await end_box(self._hands.db, self._provider, box.box_id)
-            raise TrialOver(f"trial {self._attempt.trial_id} has given its box back")
         windows.close("x_verifier_boot", started_at)
         await self._enter({"verifier_sandbox_id": box.box_id, **windows.members})
         if self._place.healthcheck is not None:
@@ -132,21 +131,14 @@ class SeparateVerifier:
             host_id=self._attempt.host_id,
         )
         overcommit = self._hands.settings.cpu_overcommit
+        fence = fence_of(self._attempt, AttemptPhase.VERIFY)
         while True:
-            choice = await exchange_room(self._hands.db, self._agents_name, room, overcommit)
-            await self._tell_wait(choice.waiting_for)
+            choice = await exchange_room(self._hands.db, fence, self._agents_name, room, overcommit)
+            if choice is None:
+                raise TrialOver(f"trial {self._attempt.trial_id} was deleted")
             if choice.waiting_for is None:
                 return
             await asyncio.sleep(ROOM_POLL_SEC * (0.5 + random.random()))
-
-    async def _tell_wait(self, waiting_for: str | None) -> None:
-        """People see what a trial waits for, and for how long it did."""
-        async with self._hands.db.transaction() as connection:
-            row = await lock_trial(connection, fence_of(self._attempt, AttemptPhase.VERIFY))
-            if row is not None and waiting_for is not None:
-                await note_wait(connection, row, waiting_for)
-            elif row is not None:
-                await note_wait_over(connection, row)
 
     @property
     def _agents_name(self) -> str:

@@ -176,16 +176,6 @@ def _paused(host: Any, provider: str) -> str | None:
     return host["providers"][provider].get("paused")
 
 
-async def exchange_room(db: Database, old_name: str, room: Room, cpu_overcommit: float) -> HostChoice:
-    """Give back a box's room and lease another in one step, so that what it needs no less of is not lost.
-
-    The box of `old_name` must be gone. Asked again it answers the same lease.
-    """
-    async with db.transaction() as connection:
-        await connection.execute(_MARK_GONE, old_name)
-        return await reserve_room(connection, room, cpu_overcommit)
-
-
 async def release_room(db: Database, name: str) -> None:
     """Give back room that was leased for a box which was never made."""
     pool = await db.pool()
@@ -236,13 +226,13 @@ async def leased_boxes(db: Database, trial_id: str, attempt_number: int) -> list
     )
 
 
-_MARK_GONE = "UPDATE box_leases SET state = 'gone', gone_at = now() WHERE name = $1 AND state <> 'gone'"
+MARK_GONE = "UPDATE box_leases SET state = 'gone', gone_at = now() WHERE name = $1 AND state <> 'gone'"
 
 
 async def mark_gone(db: Database, name: str) -> None:
     """Give a box's room back."""
     pool = await db.pool()
-    await pool.execute(_MARK_GONE, name)
+    await pool.execute(MARK_GONE, name)
 
 
 async def live_hosts(db: Database) -> list[Any]:

@@ -15,6 +15,9 @@ from store.database import Database
 from store.migrations import upgrade
 from tests.postgres import PostgresServer, running_postgres
 
+# What a check that several tests share had found is told as fully as for a test's own assertion.
+pytest.register_assert_rewrite("tests.chaos", "tests.cli", "tests.e2e", "tests.running_platform")
+
 # A runner that was started in the background ignores SIGINT, and so would every child: Ctrl-C is tested.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)

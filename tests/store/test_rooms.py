@@ -2,16 +2,60 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import pytest
 
 from domain.errors import ProviderCreateFailure
+from domain.vocabulary import AttemptPhase
 from store.database import Database, now
-from store.hosts import Host, Room, exchange_room, leased_boxes, leased_host, renew_host, reserve_room
+from store.fences import Fence, Fenced
+from store.hosts import Host, HostChoice, Room, leased_boxes, leased_host, renew_host, reserve_room
+from store.rooms import exchange_room
+from store.settle import settle
+from tests.finished_jobs import accept, publish, settlement, trial_ids
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One whose boxes are admitted to the host `here`."""
+
+    db: Database
+    job_id: str
+    trial_id: str
+
+    @property
+    def agents(self) -> str:
+        return f"{self.trial_id}-agent"
+
+    def room(self, name: str, memory_mb: int) -> Room:
+        return Room(name, "docker", self.trial_id, 1, cpus=1, memory_mb=memory_mb, host_id="here")
+
+    def fence(self, try_number: int = 1) -> Fence:
+        return Fence(self.job_id, self.trial_id, 1, AttemptPhase.VERIFY, try_number)
+
+    async def reserve(self) -> bool:
+        """Whether there is room for the agent's box."""
+        async with self.db.transaction() as connection:
+            return (await reserve_room(connection, self.room(self.agents, 1000), 1)).waiting_for is None
+
+    async def exchange(self, memory_mb: int = 1000, try_number: int = 1) -> HostChoice | None:
+        """Ask for the verifier's, in place of it."""
+        wanted = self.room(f"{self.trial_id}-verifier", memory_mb)
+        return await exchange_room(self.db, self.fence(try_number), self.agents, wanted, 1)
+
+    async def must_wait(self, memory_mb: int) -> bool:
+        choice = await self.exchange(memory_mb)
+        assert choice is not None
+        return choice.waiting_for is not None
+
+    async def leased(self) -> list[str]:
+        return [lease["name"] for lease in await leased_boxes(self.db, self.trial_id, 1)]
 
 
 @pytest.fixture
-async def host(db: Database) -> str:
-    """One that has room for two boxes of 1000 MB."""
+async def trials(db: Database) -> list[Trial]:
+    """Three, of which the boxes of two have room on their host: it has 2000 MB."""
     for name, memory in (("here", 2000), ("elsewhere", 9000)):
         await renew_host(
             db,
@@ -21,49 +65,59 @@ async def host(db: Database) -> str:
                 lease_expires_at=now(),
             ),
         )  # fmt: skip
-    return "here"
+    await publish(db, "alpha", "beta", "gamma")
+    job_id = await accept(db)
+    return [Trial(db, job_id, trial_id) for trial_id in await trial_ids(db, job_id)]
 
 
-def room(name: str, memory_mb: int = 1000, host_id: str = "here") -> Room:
-    trial_id, _, _ = name.partition("-")
-    return Room(name, "docker", trial_id, 1, cpus=1, memory_mb=memory_mb, host_id=host_id)
+async def test_a_full_host_still_lets_each_trial_go_on_to_its_verifier(trials: list[Trial]) -> None:
+    a, b, c = trials
+    assert await a.reserve()
+    assert await b.reserve()
+    assert not await c.reserve()
+    for trial in (a, b):
+        assert not await trial.must_wait(1000)
+    assert not await c.reserve()
 
 
-async def reserve(db: Database, wanted: Room) -> bool:
-    async with db.transaction() as connection:
-        return (await reserve_room(connection, wanted, 1)).waiting_for is None
+async def test_a_larger_verifier_waits_without_holding_anything(trials: list[Trial]) -> None:
+    a, b, _ = trials
+    await a.reserve()
+    await b.reserve()
+    assert await a.must_wait(1500)
+    assert await a.leased() == []
+    assert not await b.must_wait(500)
+    assert not await a.must_wait(1500)
+    assert not await a.must_wait(1500)
 
 
-async def test_a_full_host_still_lets_each_trial_go_on_to_its_verifier(db: Database, host: str) -> None:
-    assert await reserve(db, room("a-agent"))
-    assert await reserve(db, room("b-agent"))
-    assert not await reserve(db, room("c-agent"))
-    for trial in ("a", "b"):
-        choice = await exchange_room(db, f"{trial}-agent", room(f"{trial}-verifier"), 1)
-        assert choice.host_id == host
-    assert not await reserve(db, room("c-agent"))
-
-
-async def test_a_larger_verifier_waits_without_holding_anything(db: Database, host: str) -> None:
-    await reserve(db, room("a-agent"))
-    await reserve(db, room("b-agent"))
-    wanted = room("a-verifier", memory_mb=1500)
-    assert (await exchange_room(db, "a-agent", wanted, 1)).waiting_for is not None
-    assert await leased_boxes(db, "a", 1) == []
-    await exchange_room(db, "b-agent", room("b-verifier", memory_mb=500), 1)
-    assert (await exchange_room(db, "a-agent", wanted, 1)).host_id == host
-    assert (await exchange_room(db, "a-agent", wanted, 1)).host_id == host
-
-
-async def test_it_stays_on_its_host_and_what_never_fits_there_is_refused(db: Database, host: str) -> None:
-    await reserve(db, room("a-agent"))
+async def test_it_stays_on_its_host_and_what_never_fits_there_is_refused(trials: list[Trial]) -> None:
+    await trials[0].reserve()
     with pytest.raises(ProviderCreateFailure, match="3000 MB"):
-        await exchange_room(db, "a-agent", room("a-verifier", memory_mb=3000), 1)
+        await trials[0].exchange(3000)
 
 
-async def test_an_attempt_is_found_by_whichever_box_it_has(db: Database, host: str) -> None:
-    await reserve(db, room("a-agent"))
-    assert (await leased_host(db, "a-agent"))["id"] == host
-    await exchange_room(db, "a-agent", room("a-verifier"), 1)
-    assert (await leased_host(db, "a-agent"))["id"] == host
-    assert [row["name"] for row in await leased_boxes(db, "a", 1)] == ["a-verifier"]
+async def test_an_attempt_is_found_by_whichever_box_it_has(trials: list[Trial]) -> None:
+    trial = trials[0]
+    await trial.reserve()
+    assert (await leased_host(trial.db, trial.agents))["id"] == "here"
+    await trial.exchange()
+    assert (await leased_host(trial.db, trial.agents))["id"] == "here"
+    assert await trial.leased() == [f"{trial.trial_id}-verifier"]
+
+
+async def test_a_worker_that_was_away_takes_no_room_for_a_trial_that_is_over(trials: list[Trial]) -> None:
+    trial = trials[0]
+    await trial.reserve()
+    end = Fence(trial.job_id, trial.trial_id, 1, AttemptPhase.PERSIST, 1)
+    await settle(trial.db, end, settlement(1.0))
+    with pytest.raises(Fenced):
+        await trial.exchange()
+    assert await trial.leased() == [trial.agents]
+
+
+async def test_nor_in_the_place_of_the_try_that_followed_its_own(trials: list[Trial]) -> None:
+    trial = trials[0]
+    await trial.exchange(try_number=2)
+    with pytest.raises(Fenced):
+        await trial.exchange(try_number=1)
