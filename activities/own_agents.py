@@ -2,7 +2,8 @@
 
 A revision is built by the first trial that needs it; what it left in $PREFIX is a blob, which every other
 host takes. The box is made and its build started under the revision's name, so that a worker that takes over
-follows the build that runs.
+follows the build that runs. A build that failed by its own doing is not begun again for a while: its message
+is kept beside where its tar would be, and every trial that wants the revision ends with it at once.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import gzip
 import hashlib
 import io
 import tarfile
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -23,6 +25,7 @@ from activities.sandboxes.file_lock import locked
 from activities.sandboxes.process import Chunk, ExitStatus, ProcessSpec
 from activities.trial_context import Hands
 from domain.agents import INSTALL_SCRIPT
+from domain.causes import AGENT_BUILD_FAILED
 from domain.errors import InfrastructureFailure
 from domain.reaping import AGENT_BUILD_JOB
 from domain.vocabulary import SandboxProvider as SandboxProviderName
@@ -33,6 +36,7 @@ MAX_BUILT_BYTES = 512 * 1024 * 1024
 SOURCE_DIR = "/opt/evolve-source"
 PROCESS = "agent-build"
 LOG_TAIL_CHARS = 2000
+FAILURE_KEPT_SEC = 600.0
 _MARGIN_SEC = 600.0
 # A script without `#!` is run by the shell that finds it; without a script the tree is what was built.
 _BUILD = f"""
@@ -46,15 +50,25 @@ fi
 
 
 class AgentBuildFailed(InfrastructureFailure):
-    """A registered agent could not be built; the message ends with what its build said."""
+    """A registered agent's own build failed; the message ends with what it said.
 
-    code = "agent_build_failed"
+    No attempt of a trial follows it: the same source would end in the same way.
+    """
+
+    code = AGENT_BUILD_FAILED
+
+
+class AgentBuildCut(InfrastructureFailure):
+    """A build that was ended from outside: it says nothing of the agent, and another may go well."""
+
+    code = "agent_build_cut"
 
 
 async def ensure_built(hands: Hands, provider: SandboxProvider, agent: OwnAgent, fence: int) -> bool:
     """Have the agent's files at `built_path`; returns whether they were there already.
 
-    Whoever else wants them on this host waits. Raises `AgentBuildFailed`.
+    Whoever else wants them on this host waits. Raises `AgentBuildFailed`, for `FAILURE_KEPT_SEC` without
+    another build, and what the provider raises.
     """
     target = built_path(hands.settings.state_dir, agent.revision_id)
     if target.exists():
@@ -67,10 +81,31 @@ async def ensure_built(hands: Hands, provider: SandboxProvider, agent: OwnAgent,
         try:
             await _write(part, hands.blobs.stream(key), agent)
         except FileNotFoundError:
-            await _Build(hands, provider, agent, fence).run(part)
+            await _build(_Build(hands, provider, agent, fence), part, target.with_suffix(".failed"))
             await hands.blobs.put_file(key, part)
         part.rename(target)
     return False
+
+
+async def _build(build: _Build, part: Path, failed: Path) -> None:
+    """The build, unless its last one failed lately; `failed` holds the message of one that did."""
+    if told := _read_failure(failed):
+        raise AgentBuildFailed(told)
+    try:
+        await build.run(part)
+    except AgentBuildFailed as failure:
+        _keep_failure(failed, failure.message)
+        raise
+
+
+def _read_failure(path: Path) -> str | None:
+    is_fresh = path.exists() and time.time() - path.stat().st_mtime < FAILURE_KEPT_SEC
+    return path.read_text() if is_fresh else None
+
+
+def _keep_failure(path: Path, message: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(message)
 
 
 class _Build:
@@ -140,6 +175,8 @@ class _Build:
         async for item in process.follow(box, PROCESS, {}):
             if isinstance(item, Chunk):
                 log = (log + item.data)[-4 * LOG_TAIL_CHARS :]
+            elif item.exit_code is None and not item.is_deadline:
+                raise AgentBuildCut(f"agent {self._agent.name}: its build was killed")
             elif item.exit_code != 0:
                 raise self._failed(f"its build {_end(item)}", log)
 

@@ -23,6 +23,8 @@ TRAJECTORY_SEED = "trajectory_seed"
 """Code of the error that a harness cannot go on with the task's `trajectory.json` (contract 4.2)."""
 BUDGET_REFUSED = "budget_refused"
 """Code of the error that a budget above the trial refused it before its box was made."""
+AGENT_BUILD_FAILED = "agent_build_failed"
+"""Code of the error that a registered agent's own build failed: it would again."""
 
 
 class Cause(StrEnum):

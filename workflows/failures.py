@@ -9,11 +9,13 @@ from temporalio.exceptions import ActivityError, ApplicationError, RetryState, i
 
 with workflow.unsafe.imports_passed_through():
     from activities.signatures import Failure, FailureKind
-    from domain.causes import BUDGET_REFUSED, TRAJECTORY_SEED
+    from domain.causes import AGENT_BUILD_FAILED, BUDGET_REFUSED, TRAJECTORY_SEED
     from domain.errors import CapacityWait, ProviderCreateFailure, ProviderUnreachable
 
 
 _KINDS: dict[str, FailureKind] = {BUDGET_REFUSED: "budget", TRAJECTORY_SEED: "incomplete"}
+# The budget of waits is the trial's: a further attempt would find it used up. A build fails as it did.
+_FINAL_CODES = frozenset({CapacityWait.code, AGENT_BUILD_FAILED})
 
 
 def failure_of(error: BaseException) -> Failure | None:
@@ -32,8 +34,7 @@ def failure_of(error: BaseException) -> Failure | None:
         phase=facts.get("phase"),
         signature=facts.get("signature"),
         code=code,
-        # The budget of waits is the trial's: a further attempt would find it used up.
-        is_final=code == CapacityWait.code,
+        is_final=code in _FINAL_CODES,
     )
 
 

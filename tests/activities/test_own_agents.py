@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import gzip
 import io
+import os
 import tarfile
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -17,7 +19,7 @@ from activities.bundles import Bundles
 from activities.harnesses.base import HarnessContext, ModelAccess
 from activities.harnesses.own import OwnAgent, OwnHarness, built_path, read_own_agent
 from activities.npm_registry import NpmRegistry
-from activities.own_agents import AgentBuildFailed, ensure_built
+from activities.own_agents import FAILURE_KEPT_SEC, AgentBuildFailed, ensure_built
 from activities.packages import TaskPackages
 from activities.sandboxes import process
 from activities.sandboxes.process import Chunk, ExitStatus, ProcessSpec
@@ -25,6 +27,7 @@ from activities.settings import WorkerSettings
 from activities.trial_context import Hands
 from domain.agents import AgentSource, Registration
 from domain.arms import AgentArm
+from domain.errors import ProviderCreateFailure
 from domain.providers import PROVIDERS
 from domain.tasks import TaskFiles, parse_task
 from store.accounts import caller_of_owner, ensure_owner
@@ -189,3 +192,41 @@ async def test_a_build_that_leaves_no_program_fails_with_what_it_said(
         await build(hands, bench, agent)
     assert await bench.provider.list(bench.installation_id) == []
     assert not built_path(hands.settings.state_dir, agent.revision_id).exists()
+
+
+async def told_by_failed_build(hands: Hands, bench: Bench, agent: OwnAgent) -> str:
+    with pytest.raises(AgentBuildFailed) as failed:
+        await build(hands, bench, agent)
+    return failed.value.message
+
+
+async def test_a_build_that_failed_is_not_begun_again_for_a_while(hands: Hands, bench: Bench):
+    agent = await registered(hands, b"date +%s.%N; exit 7")
+    told = await asyncio.gather(*(told_by_failed_build(hands, bench, agent) for _ in range(3)))
+    assert len(set(told)) == 1
+    failed = built_path(hands.settings.state_dir, agent.revision_id).with_suffix(".failed")
+    long_ago = time.time() - FAILURE_KEPT_SEC - 1
+    os.utime(failed, (long_ago, long_ago))
+    assert await told_by_failed_build(hands, bench, agent) not in told
+
+
+async def test_what_another_host_built_is_taken_where_the_build_failed(hands: Hands, bench: Bench):
+    agent = await registered(hands, b"exit 7")
+    await told_by_failed_build(hands, bench, agent)
+    await hands.blobs.put(built_key(agent.revision_id), b"built elsewhere")
+    assert await build(hands, bench, agent) is False
+
+
+async def test_a_box_that_could_not_be_made_says_nothing_of_the_agent(
+    hands: Hands, bench: Bench, monkeypatch: pytest.MonkeyPatch
+):
+    agent = await registered(hands, INSTALL.encode())
+
+    async def refuse(spec: object) -> None:
+        raise ProviderCreateFailure("no boxes today")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(bench.provider, "create", refuse)
+        with pytest.raises(ProviderCreateFailure):
+            await build(hands, bench, agent)
+    assert await build(hands, bench, agent) is False

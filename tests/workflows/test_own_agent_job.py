@@ -6,6 +6,7 @@ import asyncio
 import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 from uuid import uuid4
 
 import pytest_asyncio
@@ -36,7 +37,8 @@ async def platform(db: Database, temporal: str, tmp_path: Path) -> AsyncIterator
         yield running
 
 
-async def test_a_registered_agent_is_built_run_and_scored(platform: Platform) -> None:
+async def run_acme(platform: Platform, install: bytes, **changes: Any) -> dict[str, Any]:
+    """A job of two attempts of an agent that is built by `install`; its result."""
     files = {
         "alpha/task.toml": 'version = "1.0"\n[environment]\nnetwork_mode = "no-network"\n',
         "alpha/instruction.md": "Say hello.\n",
@@ -45,20 +47,41 @@ async def test_a_registered_agent_is_built_run_and_scored(platform: Platform) ->
     }
     assert await platform.publish("demo", files) == "COMPLETED"
     caller = await caller_of_owner(platform.db, None)
-    await platform.blobs.put("agent-sources/s", INSTALL)
-    source = StoredSource("install_script", "agent-sources/s", "0" * 64, len(INSTALL))
+    await platform.blobs.put("agent-sources/s", install)
+    source = StoredSource("install_script", "agent-sources/s", "0" * 64, len(install))
     registration = Registration("acme-cli", "acme", {}, None)
     await write_agent(platform.db, caller, registration, source, is_new=True)
     body = {
         "datasets": [{"name": "demo"}],
         "agents": [{"name": "acme-cli", "model_name": "scripted/x"}],
         "n_attempts": 2,
+        **changes,
     }
     handle = await platform.client.start_workflow(
         names.JOB_WORKFLOW, body, id=f"my-job-{uuid4().hex[:6]}", task_queue=platform.queue
     )
-    end = await asyncio.wait_for(handle.result(), 120)
-    rows = await platform.rows("SELECT status, reward, result FROM trials")
+    end: dict[str, Any] = await asyncio.wait_for(handle.result(), 120)
+    return end
+
+
+async def test_a_registered_agent_is_built_run_and_scored(platform: Platform) -> None:
+    end = await run_acme(platform, INSTALL)
+    rows = await platform.rows(
+        "SELECT status, reward, result -> 'harness_bundle_cache_hit' AS hit FROM trials"
+    )
     assert (end["by_status"]["SCORED"], end["mean_reward"]) == (2, 1.0), rows
-    hits = [row["result"]["harness_bundle_cache_hit"] for row in rows]
-    assert sorted(hits) == [False, True]
+    assert sorted(bool(row["hit"]) for row in rows) == [False, True]
+
+
+async def test_an_agent_that_cannot_be_built_is_built_once_and_no_trial_of_it_is_retried(
+    platform: Platform,
+) -> None:
+    retry = {"max_retries": 3, "min_wait_sec": 0.01}
+    end = await run_acme(platform, b"date +%s.%N; exit 7", retry=retry)
+    assert end["by_status"]["INFRASTRUCTURE_ERROR"] == 2
+    rows = await platform.rows(
+        "SELECT attempt_number, result #>> '{exception_info,exception_message}' AS told FROM trials"
+    )
+    assert [row["attempt_number"] for row in rows] == [1, 1]
+    assert len({row["told"] for row in rows}) == 1
+    assert "exit code 7" in str(rows[0]["told"])
