@@ -9,7 +9,6 @@ from __future__ import annotations
 from pydantic import BaseModel, ConfigDict
 
 from domain.causes import CONSEQUENCES, Cause
-from domain.money import usd_of_nanos
 from domain.stats import LaneReading, TokenCounts, TrialOutcome, primary_reward
 from domain.vocabulary import ExceptionType, SpendSource, TrialStatus
 
@@ -150,8 +149,7 @@ def agent_result(end: AttemptEnd) -> dict[str, object] | None:
     if end.spend is None:
         return None
     return {
-        **end.spend.tokens.model_dump(),
-        "cost_usd": usd_of_nanos(end.spend.cost_nanos),
+        **end.spend.wire(),
         "rollout_details": None,
         "metadata": agent_metadata(end),
     }
@@ -171,9 +169,7 @@ def exception_names(end: AttemptEnd) -> tuple[str, ...]:
 
 def judge_result(end: AttemptEnd) -> dict[str, object] | None:
     """JudgeResult of contract 3.8; null without a judge."""
-    if end.judge is None:
-        return None
-    return {**end.judge.tokens.model_dump(), "cost_usd": usd_of_nanos(end.judge.cost_nanos)}
+    return None if end.judge is None else end.judge.wire()
 
 
 def _with_tail(message: str, end: AttemptEnd) -> str:

@@ -9,15 +9,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from math import prod
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict
 
-from domain.money import usd_of_nanos
+from domain.money import nanos_of_usd, usd_of_nanos
 from domain.vocabulary import SpendSource, TrialStatus
 
 _PENDING = TrialStatus.QUEUED
 _RUNNING = (TrialStatus.RUNNING, TrialStatus.SCORING)
+
+
+Lane = Literal["agent", "judge"]
+"""Who spends in an attempt."""
 
 
 class TokenCounts(BaseModel):
@@ -38,6 +42,19 @@ class LaneReading(BaseModel):
     tokens: TokenCounts
     cost_nanos: int
     source: SpendSource
+
+    @classmethod
+    def of_wire(cls, members: Mapping[str, Any], source: str) -> LaneReading:
+        """What `wire` was given, out of a document that may hold more."""
+        return cls(
+            tokens=TokenCounts(**{name: members[name] for name in TokenCounts.model_fields}),
+            cost_nanos=nanos_of_usd(members["cost_usd"]),
+            source=SpendSource(source),
+        )
+
+    def wire(self) -> dict[str, Any]:
+        """The tokens and the cost, as AgentResult and JudgeResult of contract 3.8 have them."""
+        return {**self.tokens.model_dump(), "cost_usd": usd_of_nanos(self.cost_nanos)}
 
 
 class TrialOutcome(BaseModel):
@@ -60,6 +77,20 @@ class TrialOutcome(BaseModel):
     gpu_cost_nanos: int | None = None
     spend_source: SpendSource | None = None
     judge_spend_source: SpendSource | None = None
+
+    @property
+    def lanes(self) -> dict[Lane, LaneReading]:
+        """Those that ran."""
+        lanes: dict[Lane, LaneReading] = {}
+        if self.cost_nanos is not None and self.spend_source is not None:
+            lanes["agent"] = LaneReading(
+                tokens=self.tokens, cost_nanos=self.cost_nanos, source=self.spend_source
+            )
+        if self.judge_cost_nanos is not None and self.judge_spend_source is not None:
+            lanes["judge"] = LaneReading(
+                tokens=self.judge_tokens, cost_nanos=self.judge_cost_nanos, source=self.judge_spend_source
+            )
+        return lanes
 
 
 class JobTotals(BaseModel):
@@ -96,15 +127,22 @@ class JobTotals(BaseModel):
             ),
         )
 
-    def refine(self, before: LaneReading, after: LaneReading) -> JobTotals:
-        """With what the meter found after the settle: a call under way then was measured since."""
+    def refine(
+        self, lane: Lane, before: LaneReading, after: LaneReading, *, is_retired: bool = False
+    ) -> JobTotals:
+        """With what the meter found of a lane after the settle: a call under way then was measured since.
+
+        An attempt that a retry retired is not counted as unmeasured any more, whatever it was.
+        """
         gained = after.cost_nanos - before.cost_nanos
+        measured = 0 if is_retired else _is_unmeasured(after.source) - _is_unmeasured(before.source)
+        is_judge = lane == "judge"
         return self.model_copy(
             update={
                 "cost_nanos": (self.cost_nanos or 0) + gained,
-                "n_unmeasured_trials": self.n_unmeasured_trials
-                + _is_unmeasured(after.source)
-                - _is_unmeasured(before.source),
+                "judge_cost_nanos": _sum((self.judge_cost_nanos, gained if is_judge else None)),
+                "n_unmeasured_trials": self.n_unmeasured_trials + (0 if is_judge else measured),
+                "n_unmeasured_judge_trials": self.n_unmeasured_judge_trials + (measured if is_judge else 0),
                 **{
                     name: (getattr(self, name) or 0)
                     + (getattr(after.tokens, name) or 0)

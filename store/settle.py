@@ -18,7 +18,7 @@ from domain import events, stats
 from domain.events import BrokenCircuit, NewEvent
 from domain.money import usd_of_nanos
 from domain.retries import BreakCircuit, RetryAfter, Settle, Verdict
-from domain.stats import GroupSums, JobTotals, TrialOutcome
+from domain.stats import GroupSums, JobTotals, LaneReading, TrialOutcome
 from domain.vocabulary import AttemptPhase, ExceptionType, InfraFailureSignature, JobStatus, TrialStatus
 from store.database import Database, now
 from store.events import append_events
@@ -123,7 +123,10 @@ async def _retire(connection: Any, row: Any, settlement: Settlement, verdict: Re
 
 
 def _retired_attempt(row: Any, settlement: Settlement, at: datetime) -> dict[str, Any]:
-    """TrialRetry of contract 3.8. Its cost is the agent's and a judge's together; null without either."""
+    """TrialRetry of contract 3.8. Its cost is the agent's and a judge's together; null without either.
+
+    `x_spend` has each of them, `{tokens, cost_usd, spend_source}`: it may be stated anew (`store.refine`).
+    """
     outcome = settlement.outcome
     costs = [cost for cost in (outcome.cost_nanos, outcome.judge_cost_nanos) if cost is not None]
     return {
@@ -133,7 +136,13 @@ def _retired_attempt(row: Any, settlement: Settlement, at: datetime) -> dict[str
         "started_at": iso(row["started_at"]) if row["started_at"] else None,
         "settled_at": iso(at),
         "x_signature": settlement.signature,
+        "x_spend": {lane: spend_members(reading) for lane, reading in outcome.lanes.items()},
     }
+
+
+def spend_members(reading: LaneReading) -> dict[str, Any]:
+    """A lane of a retired attempt."""
+    return {**reading.wire(), "spend_source": reading.source}
 
 
 async def _write_settlement(connection: Any, row: Any, settlement: Settlement, at: datetime) -> None:
