@@ -38,7 +38,7 @@ async def refine(db: Database, attempt: ProvisionalAttempt) -> None:
     """State one attempt's spend anew, each lane once no call of it is open; with the trace's lines of the
     gateway, which a retired attempt has none of."""
     of = (attempt.trial_id, attempt.attempt_number)
-    spent = {lane: await attempt_spend(db, *of, lane) for lane in LANES}
+    spent: dict[Lane, AttemptSpend] = {lane: await attempt_spend(db, *of, lane) for lane in LANES}
     lanes: dict[Lane, LaneReading] = {
         lane: lane_of(spend) for lane, spend in spent.items() if not spend.n_open
     }
