@@ -37,6 +37,7 @@ from activities.npm_registry import (
 )
 from activities.sandboxes.base import Box, Mount
 from activities.sandboxes.file_lock import locked
+from domain.causes import AGENT_INSTALL_FAILED
 from domain.errors import InfrastructureFailure
 from domain.reaping import StoredThing
 
@@ -54,7 +55,7 @@ _COPY_CHUNK = 1024 * 1024
 class AgentInstallFailed(InfrastructureFailure):
     """A harness's program does not run in the box."""
 
-    code = "agent_install_failed"
+    code = AGENT_INSTALL_FAILED
 
 
 @dataclass(frozen=True)

@@ -32,6 +32,7 @@ from domain.outcomes import (
     agent_result,
     exception_names,
     exception_of,
+    harbor_exception,
     judge_result,
     outcome_of,
 )
@@ -122,6 +123,7 @@ class CloseTrial:
                 **members,
                 "agent_result": agent_result(end),
                 "judge_result": judge_result(end),
+                **_named(end),
                 "live_spent_usd": None,
                 "live_spend_at": None,
                 "usage": await self._usage(close),
@@ -155,6 +157,7 @@ class CloseTrial:
             verifier_exit_code=verifier.exit_code if verifier else None,
             unready=close.unready,
             failure=failure.message if failure else None,
+            failure_code=failure.code if failure else None,
             is_cancelled=failure is not None and failure.kind == "cancelled",
             is_budget=failure is not None and failure.kind == "budget",
             is_incomplete=failure is not None and failure.kind == "incomplete",
@@ -241,6 +244,12 @@ def _ended_attempt(close: CloseInput, status: TrialStatus, names: tuple[str, ...
             "is_last": failure.is_final if failure else False,
         }
     )
+
+
+def _named(end: AttemptEnd) -> dict[str, str]:
+    """Harbor's name of the exception, for what selects trials by it."""
+    name = harbor_exception(end)
+    return {} if name is None else {"x_harbor_exception": name}
 
 
 def _phase(close: CloseInput) -> AttemptPhase | None:

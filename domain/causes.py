@@ -25,6 +25,20 @@ BUDGET_REFUSED = "budget_refused"
 """Code of the error that a budget above the trial refused it before its box was made."""
 AGENT_BUILD_FAILED = "agent_build_failed"
 """Code of the error that a registered agent's own build failed: it would again."""
+AGENT_INSTALL_FAILED = "agent_install_failed"
+"""Code of the error that an agent's files could not be put into its box, or do not run there."""
+INSTALL_FAILURES = frozenset(
+    {
+        AGENT_BUILD_FAILED,
+        AGENT_INSTALL_FAILED,
+        "agent_build_cut",
+        "agent_not_found",
+        "agent_version_not_found",
+        "agent_version_unresolvable",
+        "bundle_unavailable",
+    }
+)
+"""Codes of the errors that end an attempt because its agent could not be had or installed."""
 
 
 class Cause(StrEnum):

@@ -60,7 +60,7 @@ class RetryRequest(RequestModel):
 @dataclass(frozen=True)
 class SourceTrial:
     """A trial that may be chosen. `exceptions` are the names of what ended it: the contract's type and, where
-    its agent's end has one, Harbor's."""
+    it or its agent's end has one, Harbor's."""
 
     trial_id: str
     index: int

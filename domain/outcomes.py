@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from pydantic import BaseModel, ConfigDict
 
-from domain.causes import CONSEQUENCES, Cause
+from domain.causes import CONSEQUENCES, INSTALL_FAILURES, Cause
 from domain.stats import LaneReading, TokenCounts, TrialOutcome, primary_reward
 from domain.vocabulary import ExceptionType, SpendSource, TrialStatus
 
@@ -27,9 +27,9 @@ class AttemptEnd(BaseModel):
     """What is known when an attempt number is over.
 
     `rewards` None with `verifier_problem` None means that no verifier ran. `failure` is a message that
-    ended the attempt without a verdict; `is_cancelled` tells a stop from an infrastructure failure, and
-    `is_budget` a budget above the trial, `is_incomplete` what the harness cannot take up. `cause` is why
-    the agent ended. A lane that never ran is None.
+    ended the attempt without a verdict, `failure_code` its error's where it has one; `is_cancelled` tells
+    a stop from an infrastructure failure, and `is_budget` a budget above the trial, `is_incomplete` what
+    the harness cannot take up. `cause` is why the agent ended. A lane that never ran is None.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -45,6 +45,7 @@ class AttemptEnd(BaseModel):
     verifier_exit_code: int | None = None
     verifier_tail: str = ""
     failure: str | None = None
+    failure_code: str | None = None
     is_cancelled: bool = False
     is_budget: bool = False
     is_incomplete: bool = False
@@ -132,11 +133,12 @@ def agent_metadata(end: AttemptEnd) -> dict[str, object]:
     `{exit_code, timed_out, cause, exception}`: the cause is a word of `domain.causes`, the exception its
     name in Harbor, both null where nothing is known.
     """
-    consequence = CONSEQUENCES[end.cause] if end.cause else None
+    cause = end.cause or _cause_of_exception(end)
+    consequence = CONSEQUENCES[cause] if cause else None
     return {
         "exit_code": end.agent_exit_code,
         "timed_out": end.is_agent_timeout,
-        "cause": end.cause.value if end.cause else None,
+        "cause": cause.value if cause else None,
         "exception": consequence.harbor_name if consequence else None,
     }
 
@@ -157,14 +159,25 @@ def agent_result(end: AttemptEnd) -> dict[str, object] | None:
 
 def exception_names(end: AttemptEnd) -> tuple[str, ...]:
     """What a retry policy matches: the contract's type, and Harbor's where the cause is the exception."""
-    exception = exception_of(end)
+    exception, harbor_name = exception_of(end), harbor_exception(end)
     if exception is None:
         return ()
-    names = [exception[0].value]
-    consequence = CONSEQUENCES[end.cause] if end.cause and end.failure is None else None
-    if consequence is not None and consequence.exception is exception[0] and consequence.harbor_name:
-        names.append(consequence.harbor_name)
-    return tuple(names)
+    return (exception[0].value,) if harbor_name is None else (exception[0].value, harbor_name)
+
+
+def harbor_exception(end: AttemptEnd) -> str | None:
+    """What Harbor calls the exception that the trial carries; None without one, or without a name."""
+    exception, cause = exception_of(end), _cause_of_exception(end)
+    if exception is None or cause is None or CONSEQUENCES[cause].exception is not exception[0]:
+        return None
+    return CONSEQUENCES[cause].harbor_name
+
+
+def _cause_of_exception(end: AttemptEnd) -> Cause | None:
+    """A failure of the attempt is not the agent's end, but may be that it could not be installed."""
+    if end.failure is None:
+        return end.cause
+    return Cause.INSTALL if end.failure_code in INSTALL_FAILURES else None
 
 
 def judge_result(end: AttemptEnd) -> dict[str, object] | None:

@@ -34,9 +34,11 @@ WHERE id = $1 AND (owner_user_id = $2 OR org_id = ANY($3)) FOR SHARE
 """
 _TRIALS = """
 SELECT id, index, source, version_id, task_name, arm_index, attempt, status, exception_type,
-       result #>> '{agent_result,metadata,exception}' AS harbor_exception
+       result ->> 'x_harbor_exception' AS harbor_exception,
+       result #>> '{agent_result,metadata,exception}' AS agent_exception
 FROM trials WHERE job_id = $1 ORDER BY index
 """
+_EXCEPTIONS = ("exception_type", "harbor_exception", "agent_exception")
 
 
 @dataclass(frozen=True)
@@ -141,9 +143,7 @@ def _trial(row: Any) -> SourceTrial:
         arm_index=row["arm_index"],
         attempt=row["attempt"],
         status=TrialStatus(row["status"]),
-        exceptions=frozenset(
-            name for name in (row["exception_type"], row["harbor_exception"]) if name is not None
-        ),
+        exceptions=frozenset(name for column in _EXCEPTIONS if (name := row[column]) is not None),
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import PurePosixPath
 
 from activities.sandboxes.base import Box, RunResult
+from domain.causes import AGENT_INSTALL_FAILED
 from domain.errors import InfrastructureFailure
 
 FRESH_HOME = "/var/tmp/evolve-home"
@@ -72,4 +73,5 @@ async def copy_skills(box: Box, source: str | None, target: str, user: str | Non
 def _require(result: RunResult, what: str) -> None:
     if result.exit_code != 0:
         told = result.stderr.decode(errors="replace").strip()
-        raise InfrastructureFailure(f"{what} could not be made in the box: {told}")
+        message = f"{what} could not be made in the box: {told}"
+        raise InfrastructureFailure(message, code=AGENT_INSTALL_FAILED)

@@ -8,8 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from activities.bundles import AgentInstallFailed
 from activities.failures import is_transient, translate
-from domain.errors import SandboxDeath
+from activities.npm_registry import BundleUnavailable
+from activities.own_agents import AgentBuildCut, AgentBuildFailed
+from domain.causes import INSTALL_FAILURES
+from domain.errors import InfrastructureFailure, SandboxDeath
 from store.blobs import Blobs
 
 
@@ -41,3 +45,8 @@ def test_a_failure_of_ours_is_final_and_says_its_class() -> None:
     final = translate(SandboxDeath("the box is gone"), tries=1)
     assert final.non_retryable
     assert final.details[0]["signature"] == "sandbox_death"
+
+
+@pytest.mark.parametrize("error", [AgentInstallFailed, BundleUnavailable, AgentBuildFailed, AgentBuildCut])
+def test_what_keeps_an_agent_out_of_its_box_is_told_by_its_code(error: type[InfrastructureFailure]) -> None:
+    assert translate(error("not today"), tries=1).details[0]["code"] in INSTALL_FAILURES

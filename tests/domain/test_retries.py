@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from domain.causes import CONSEQUENCES, Cause
-from domain.outcomes import AttemptEnd, exception_names, outcome_of
+from domain.causes import CONSEQUENCES, INSTALL_FAILURES, Cause
+from domain.outcomes import AttemptEnd, agent_metadata, exception_names, outcome_of
 from domain.retries import BreakCircuit, EndedAttempt, RetryAfter, Settle, decide
 from domain.retry_policy import DEFAULT_EXCLUDE_EXCEPTIONS, RetryConfig, RetryConfigInput
 from domain.vocabulary import TrialStatus
@@ -130,3 +130,24 @@ def test_a_box_that_died_after_the_agent_timed_out_is_not_taken_for_the_timeout(
     end = AttemptEnd(has_agent_ended=True, cause=Cause.TIMEOUT, failure="the box is gone")
     assert exception_names(end) == ("InfrastructureError",)
     assert "AgentTimeoutError" in DEFAULT_EXCLUDE_EXCEPTIONS
+
+
+@pytest.mark.parametrize("code", sorted(INSTALL_FAILURES))
+def test_an_agent_that_could_not_be_installed_goes_by_harbors_name_too(code: str):
+    end = AttemptEnd(failure="libx.so.6 is not there", failure_code=code)
+    assert exception_names(end) == ("InfrastructureError", "AgentSetupError")
+    assert agent_metadata(end)["cause"] == "install"
+    ended = failed(exception_names=exception_names(end))
+    assert isinstance(decide(policy(include_exceptions=["AgentSetupError"]), ended), RetryAfter)
+    assert decide(policy(include_exceptions=["RateLimitError"]), ended) == Settle()
+    assert decide(policy(exclude_exceptions=["AgentSetupError"]), ended) == Settle()
+
+
+def test_a_stop_during_an_install_is_a_stop():
+    end = AttemptEnd(failure="stopped", failure_code="agent_install_failed", is_cancelled=True)
+    assert exception_names(end) == ("CancelledError",)
+
+
+def test_a_box_that_died_is_no_failed_install():
+    end = AttemptEnd(failure="the box is gone", failure_code="infrastructure_failure")
+    assert exception_names(end) == ("InfrastructureError",)

@@ -13,9 +13,11 @@ import pytest_asyncio
 
 from activities.sandboxes.local import LocalProvider
 from domain.agents import Registration
+from domain.derivation import ResumeRequest
 from store.accounts import caller_of_owner
 from store.agents import StoredSource, write_agent
 from store.database import Database
+from store.derived import resume_job
 from tests.inprocess import Platform, inprocess_platform
 from workflows import names
 
@@ -73,7 +75,7 @@ async def test_a_registered_agent_is_built_run_and_scored(platform: Platform) ->
     assert sorted(bool(row["hit"]) for row in rows) == [False, True]
 
 
-async def test_an_agent_that_cannot_be_built_is_built_once_and_no_trial_of_it_is_retried(
+async def test_an_agent_that_cannot_be_built_is_built_once_not_retried_and_resumed_by_its_name(
     platform: Platform,
 ) -> None:
     retry = {"max_retries": 3, "min_wait_sec": 0.01}
@@ -85,3 +87,9 @@ async def test_an_agent_that_cannot_be_built_is_built_once_and_no_trial_of_it_is
     assert [row["attempt_number"] for row in rows] == [1, 1]
     assert len({row["told"] for row in rows}) == 1
     assert "exit code 7" in str(rows[0]["told"])
+    caller = await caller_of_owner(platform.db, None)
+    [job] = await platform.rows("SELECT id FROM jobs")
+    by_name = ResumeRequest(filter_error_types=["AgentSetupError"])
+    resumed = await resume_job(platform.db, caller, str(job["id"]), by_name, None)
+    trials = await platform.rows(f"SELECT source_trial_id FROM trials WHERE job_id = '{resumed.job_id}'")
+    assert len(trials) == 2
