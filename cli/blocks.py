@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from cli.cells import (
     UNKNOWN,
+    arm_headers,
     arm_name,
     dataset_refs,
     elapsed,
@@ -18,7 +19,7 @@ from cli.cells import (
     reward,
     tally,
     text,
-    trial_arm,
+    trial_arm_key,
 )
 from cli.client import Client, Json, path
 from cli.output import print_facts, print_table, say
@@ -105,11 +106,10 @@ def final_block(client: Client, job: Json) -> None:
 def reward_table(trials: Iterable[Json]) -> tuple[list[str], list[list[str]]]:
     """Headers and rows: a task a row, an arm a column, over all datasets in the trials' order."""
     cells: dict[tuple[str, str], dict[str, list[Json]]] = {}
-    arms: list[str] = []
+    arms: dict[str, Json] = {}
     for trial in trials:
-        arm = trial_arm(trial)
-        if arm not in arms:
-            arms.append(arm)
+        arm = trial_arm_key(trial)
+        arms.setdefault(arm, trial)
         task = (str(trial.get("source")), str(trial.get("task_name")))
         cells.setdefault(task, {}).setdefault(arm, []).append(trial)
     names = _task_names(list(cells))
@@ -117,7 +117,7 @@ def reward_table(trials: Iterable[Json]) -> tuple[list[str], list[list[str]]]:
         [name, *(_outcome(attempts.get(arm, [])) for arm in arms)]
         for name, attempts in zip(names, cells.values(), strict=True)
     ]
-    return ["task", *arms], rows
+    return ["task", *arm_headers(arms)], rows
 
 
 def _task_names(tasks: Sequence[tuple[str, str]]) -> list[str]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, cast
 
@@ -136,6 +137,29 @@ def trial_arm(trial: Json) -> str:
     """The arm that a trial ran as."""
     info = member(trial, "agent_info")
     return arm_name(info.get("name"), member(info, "model_info").get("name"), info.get("reasoning_effort"))
+
+
+def trial_arm_key(trial: Json) -> str:
+    """What tells the trial's arm from every other of its job, on all datasets: as the job's arms are listed.
+
+    The arm's name with a server that does not say it.
+    """
+    key = trial.get("x_evals_key")
+    return str(key).removesuffix(f"__{trial.get('source')}") if key else trial_arm(trial)
+
+
+def arm_headers(trials: Mapping[str, Json]) -> list[str]:
+    """A header for each arm, from a trial of it by `trial_arm_key`: its name, and where others have the same
+    one, in what it differs."""
+    names = {key: trial_arm(trial) for key, trial in trials.items()}
+    shared = {name for name, n in Counter(names.values()).items() if n > 1}
+    return [_told_apart(name, key) if name in shared else name for key, name in names.items()]
+
+
+def _told_apart(name: str, key: str) -> str:
+    """The key repeats the name before it says more; the one of several that says no more is the name."""
+    more = key.removeprefix(name.replace(" ", "__")).removeprefix("__")
+    return f"{name} ({more})" if more else name
 
 
 def tokens(result: Json) -> str:

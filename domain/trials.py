@@ -166,6 +166,7 @@ class TrialColumns(_Part):
     started_at: datetime | None
     finished_at: datetime | None
     source_trial_id: str | None = None
+    evals_key: str | None = None
 
 
 _RESULT_NULLS: Document = TrialResult().model_dump(mode="json")
@@ -184,7 +185,8 @@ def trial_wire(
 ) -> Document:
     """The Trial body. `result` is a stored `TrialResult` document, whole or partial.
 
-    A trial of a derived job says which one it was made of as `x_source_trial_id`.
+    A trial of a derived job says which one it was made of as `x_source_trial_id`. `x_evals_key` is the
+    trial's entry in its job's `stats.evals`: it tells arms apart that `agent_info` does not.
     """
     members = {**_RESULT_NULLS, **result}
     agent_version, model_provider = (members.pop(name) for name in _NOT_ON_THE_WIRE)
@@ -217,6 +219,7 @@ def trial_wire(
         "started_at": wire_time(trial.started_at),
         "finished_at": wire_time(trial.finished_at),
         **({"x_source_trial_id": trial.source_trial_id} if trial.source_trial_id else {}),
+        **({"x_evals_key": trial.evals_key} if trial.evals_key else {}),
     }
 
 

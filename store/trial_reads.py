@@ -168,5 +168,6 @@ def _wire(row: Any, arm: AgentArm, cap_usd: float, *, is_list_row: bool) -> dict
         started_at=row["started_at"],
         finished_at=row["finished_at"],
         source_trial_id=row["source_trial_id"],
+        evals_key=row["evals_key"],
     )
     return trial_wire(columns, row["result"], arm, max_trial_spend_usd=cap_usd, is_list_row=is_list_row)

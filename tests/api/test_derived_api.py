@@ -73,6 +73,7 @@ async def test_a_resume_makes_one_trial_of_the_one_that_was_lost(api: Api):
     assert (trial.task_name, trial.attempt, trial.status) == ("gamma", 1, "QUEUED")
     raw = await api.get(f"/api/trials/{trial.id}")
     assert raw["x_source_trial_id"] == ids[2]
+    assert raw["x_evals_key"] == "oracle__demo"
     assert "x_source_trial_id" not in await api.get(f"/api/trials/{ids[2]}")
 
     await run_job(api.db, job.id, [1.0])

@@ -7,7 +7,9 @@ from datetime import UTC, datetime
 
 import pytest
 
+from cli.blocks import reward_table
 from cli.cells import clock, dollars, elapsed, job_money, money, one_line, reward, trial_money
+from cli.client import Json
 from tests.cli.conftest import Evolve
 from tests.cli.fake_api import FakeApi, job, trial
 
@@ -92,6 +94,32 @@ def test_job_trials_and_tasks_are_listed(api: FakeApi, evolve: Evolve) -> None:
     assert evolve("job", "tasks", "job-1", "--columns", "task,mean").rows[2] == ["c-build", "-"]
 
 
+CODEX = {"name": "codex", "model_info": {"name": "gpt-6"}, "reasoning_effort": None}
+
+
+def arm_trial(key: str, reward: float, source: str = "examples") -> Json:
+    members: Json = {"agent_info": CODEX, "reward": reward, "source": source}
+    return trial(f"t-{key}-{source}", x_evals_key=f"{key}__{source}", **members)
+
+
+def test_arms_that_go_by_one_name_have_columns_of_their_own_in_the_table_of_rewards() -> None:
+    plain, pinned = arm_trial("codex__gpt-6", 1.0), arm_trial("codex__gpt-6__0.9.1", 0.0)
+    headers, rows = reward_table([trial("t1"), plain, pinned])
+    assert headers == ["task", "oracle", "codex gpt-6", "codex gpt-6 (0.9.1)"]
+    assert rows == [["hello-file", "1.0", "1.0", "0.0"]]
+
+
+def test_an_arm_is_one_column_over_all_datasets() -> None:
+    headers, rows = reward_table([arm_trial("codex__gpt-6", 1.0), arm_trial("codex__gpt-6", 0.0, "other")])
+    assert headers == ["task", "codex gpt-6"]
+    assert rows == [["examples/hello-file", "1.0"], ["other/hello-file", "0.0"]]
+
+
+def test_a_server_that_tells_no_arms_apart_gets_a_column_a_name() -> None:
+    headers, rows = reward_table([trial("t1", reward=1.0), trial("t2", reward=0.0)])
+    assert (headers, rows) == (["task", "oracle"], [["hello-file", "0.5"]])
+
+
 def test_trial_show_prints_every_named_reward(api: FakeApi, evolve: Evolve) -> None:
     api.trials = {"t1": trial("t1", verifier_result={"rewards": {"reward": 0.5, "speed": 0.25}}, reward=0.5)}
     rows = evolve("trial", "show", "t1").rows
@@ -135,7 +163,7 @@ def test_a_job_with_unmeasured_trials_spent_at_least() -> None:
         ({}, "-"),
     ],
 )
-def test_a_trials_spend_reads_by_its_lane(members: dict[str, object], printed: str) -> None:
+def test_a_trials_spend_reads_by_its_lane(members: Json, printed: str) -> None:
     assert trial_money(trial("t", **members)) == printed
 
 

@@ -79,10 +79,12 @@ def test_the_client_reads_a_fresh_trial_with_every_field_sent():
         has_files=False,
         started_at=None,
         finished_at=None,
+        evals_key="oracle__demo",
     )
     body = trial_wire(columns, {}, AgentArm(name="oracle"), max_trial_spend_usd=200.0, is_list_row=True)
     trial = hosted._map_trial(body)
     assert (trial.id, trial.status, trial.agent_info.name) == ("t", "QUEUED", "oracle")
+    assert body["x_evals_key"] == "oracle__demo"
     missing = set(hosted.Trial.__dataclass_fields__) - set(body)
     assert missing == set()
 
