@@ -150,14 +150,6 @@ class Harness(Protocol):
     @property
     def home_rules(self) -> HomeRules: ...
 
-    @property
-    def transport_retries(self) -> int | None:
-        """How often it sends a call again that got no answer (contract: at least 3).
-
-        None for what calls no model. A refusal with status 402 ends it at once all the same.
-        """
-        ...
-
     def bundle(self, version: str) -> Bundle | None:
         """What `version` is made of; None when nothing is to be installed."""
         ...
@@ -178,7 +170,6 @@ class UnbundledHarness:
     tested_version: str | None = None
     parser_name: str | None = None
     home_rules: HomeRules = NO_HOME
-    transport_retries: int | None = None
 
     def bundle(self, version: str) -> Bundle | None:
         """Nothing is installed."""

@@ -46,7 +46,6 @@ class ClaudeHarness:
     package: str | None = PACKAGE
     tested_version: str | None = "2.1.197"
     parser_name: str | None = "claude"
-    transport_retries: int | None = MAX_RETRIES
     home_rules = HomeRules(
         captured=(".claude", ".claude.json"),
         excluded=(".claude/.credentials.json", ".claude/shell-snapshots/*", ".claude/statsig/*"),

@@ -36,7 +36,6 @@ class CodexHarness:
     package: str | None = PACKAGE
     tested_version: str | None = "0.171.0"
     parser_name: str | None = "codex"
-    transport_retries: int | None = STREAM_RETRIES
     home_rules = HomeRules(
         captured=(".codex",),
         excluded=(

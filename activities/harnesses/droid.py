@@ -15,7 +15,6 @@ Measured with 0.225.2:
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -28,7 +27,7 @@ from activities.harnesses.base import (
     ModelAccess,
     bundle_program,
 )
-from activities.harnesses.home import copy_skills, write_private
+from activities.harnesses.home import put_settings
 from activities.harnesses.mcp_servers import kinded_servers
 from activities.sandboxes.base import Box
 from domain.models import MODEL_PROVIDERS, WireProtocol, route_of
@@ -65,7 +64,6 @@ class DroidHarness:
         captured=(".factory",),
         excluded=(".factory/cache/*", ".factory/certs/*", ".factory/telemetry/*", ".factory/host.json"),
     )
-    transport_retries = 4
 
     def bundle(self, version: str) -> Bundle:
         """One program that runs by itself."""
@@ -78,13 +76,10 @@ class DroidHarness:
 
     async def install(self, box: Box, context: HarnessContext) -> None:
         """Settings, MCP servers and skills; the key is in the environment only."""
-        folder, user = f"{context.home}/.factory", context.user
-        settings = json.dumps(settings_of(context.model_access), indent=1)
-        await write_private(box, f"{folder}/settings.json", settings, user)
+        files = {"settings.json": settings_of(context.model_access)}
         if context.task.mcp_servers:
-            servers = {"mcpServers": kinded_servers(context.task.mcp_servers, "type")}
-            await write_private(box, f"{folder}/mcp.json", json.dumps(servers, indent=1), user)
-        await copy_skills(box, context.task.skills_dir, f"{folder}/skills", user)
+            files["mcp.json"] = {"mcpServers": kinded_servers(context.task.mcp_servers, "type")}
+        await put_settings(box, context, ".factory", files)
 
     def launch(self, context: HarnessContext) -> Launch:
         """The instruction comes by stdin."""

@@ -14,11 +14,10 @@ Measured with 0.61.0:
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 from activities.harnesses.base import Bundle, HarnessContext, HomeRules, Launch, bundle_program
-from activities.harnesses.home import copy_skills, write_private
+from activities.harnesses.home import put_settings
 from activities.harnesses.mcp_servers import trusted_servers
 from activities.harnesses.node import NODE_VERSION
 from activities.sandboxes.base import Box
@@ -37,7 +36,6 @@ class GeminiHarness:
     tested_version = "0.61.0"
     parser_name = "gemini"
     home_rules = HomeRules(captured=(".gemini",))
-    transport_retries = MAX_ATTEMPTS - 1
 
     def bundle(self, version: str) -> Bundle:
         """The package holds all it imports; what else it names is optional and native, and not needed."""
@@ -51,10 +49,7 @@ class GeminiHarness:
 
     async def install(self, box: Box, context: HarnessContext) -> None:
         """Settings and skills; the key is in the environment only."""
-        folder = f"{context.home}/.gemini"
-        settings = json.dumps(settings_of(context), indent=1)
-        await write_private(box, f"{folder}/settings.json", settings, context.user)
-        await copy_skills(box, context.task.skills_dir, f"{folder}/skills", context.user)
+        await put_settings(box, context, ".gemini", {"settings.json": settings_of(context)})
 
     def launch(self, context: HarnessContext) -> Launch:
         """The instruction comes by stdin; nothing of it is taken for a command."""

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
 from pathlib import PurePosixPath
+from typing import Any
 
+from activities.harnesses.base import HarnessContext
 from activities.sandboxes.base import Box, RunResult
 from domain.causes import AGENT_INSTALL_FAILED
 from domain.errors import InfrastructureFailure
@@ -37,6 +41,14 @@ async def write_private(box: Box, path: str, data: str | bytes, user: str | None
     """A file of mode 0600 that is the user's, its folders too where they are new. Replaces an earlier one."""
     await make_folder(box, str(PurePosixPath(path).parent), user)
     await box.write(path, data.encode() if isinstance(data, str) else data, mode=0o600, user=user)
+
+
+async def put_settings(box: Box, context: HarnessContext, folder: str, files: Mapping[str, Any]) -> None:
+    """The JSON files of the harness's own folder below HOME, by name, and the task's skills beside them."""
+    path = f"{context.home}/{folder}"
+    for name, document in files.items():
+        await write_private(box, f"{path}/{name}", json.dumps(document, indent=1), context.user)
+    await copy_skills(box, context.task.skills_dir, f"{path}/skills", context.user)
 
 
 async def write_session(box: Box, path: str, data: bytes, user: str | None) -> None:

@@ -11,10 +11,8 @@ Measured with 2.1.0:
 
 from __future__ import annotations
 
-import json
-
 from activities.harnesses.base import Bundle, HarnessContext, HomeRules, Launch, bundle_program
-from activities.harnesses.home import copy_skills, write_private
+from activities.harnesses.home import put_settings, write_private
 from activities.harnesses.mcp_servers import kinded_servers
 from activities.harnesses.node import NODE_VERSION
 from activities.sandboxes.base import Box
@@ -39,7 +37,6 @@ class KimiHarness:
         captured=(".kimi-code",),
         excluded=(".kimi-code/cache/*", ".kimi-code/device_id", ".kimi-code/sessions/.index-dirty/*"),
     )
-    transport_retries = MAX_ATTEMPTS - 1
 
     def bundle(self, version: str) -> Bundle:
         """The program is one file, and what it imports at its start; its web pages are left out."""
@@ -54,13 +51,11 @@ class KimiHarness:
 
     async def install(self, box: Box, context: HarnessContext) -> None:
         """MCP servers, skills, and the instruction where it is too long for an argument."""
-        folder, user = _folder(context), context.user
-        if context.task.mcp_servers:
-            servers = {"mcpServers": kinded_servers(context.task.mcp_servers, "transport")}
-            await write_private(box, f"{folder}/mcp.json", json.dumps(servers, indent=1), user)
-        await copy_skills(box, context.task.skills_dir, f"{folder}/skills", user)
+        servers = kinded_servers(context.task.mcp_servers, "transport")
+        files = {"mcp.json": {"mcpServers": servers}} if servers else {}
+        await put_settings(box, context, ".kimi-code", files)
         if _is_long(context):
-            await write_private(box, _instruction_file(context), context.instruction, user)
+            await write_private(box, _instruction_file(context), context.instruction, context.user)
 
     def launch(self, context: HarnessContext) -> Launch:
         """One run; that every tool may be used is implied by `--prompt`."""

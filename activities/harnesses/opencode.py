@@ -13,7 +13,6 @@ Measured with 1.18.33:
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 from activities.harnesses.base import (
@@ -25,7 +24,7 @@ from activities.harnesses.base import (
     SessionCopy,
     bundle_program,
 )
-from activities.harnesses.home import copy_skills, write_private
+from activities.harnesses.home import put_settings
 from activities.harnesses.mcp_servers import local_or_remote_servers
 from activities.sandboxes.base import Box
 
@@ -63,7 +62,6 @@ class OpencodeHarness:
             SessionCopy(".local/state/opencode", "opencode/xdg-state/opencode"),
         ),
     )
-    transport_retries = 5
 
     def bundle(self, version: str) -> Bundle:
         """The program itself: the package that is named after it only finds and links this one."""
@@ -76,10 +74,7 @@ class OpencodeHarness:
 
     async def install(self, box: Box, context: HarnessContext) -> None:
         """Settings and skills; the key is in the environment only."""
-        folder = f"{context.home}/.config/opencode"
-        settings = json.dumps(settings_of(context), indent=1)
-        await write_private(box, f"{folder}/opencode.json", settings, context.user)
-        await copy_skills(box, context.task.skills_dir, f"{folder}/skills", context.user)
+        await put_settings(box, context, ".config/opencode", {"opencode.json": settings_of(context)})
 
     def launch(self, context: HarnessContext) -> Launch:
         """The instruction comes by stdin. XDG folders that an image sets would lead away from its home."""

@@ -14,7 +14,6 @@ Measured with 0.15.10:
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 from activities.harnesses.base import (
@@ -25,7 +24,7 @@ from activities.harnesses.base import (
     SessionCopy,
     bundle_program,
 )
-from activities.harnesses.home import copy_skills, write_private
+from activities.harnesses.home import put_settings
 from activities.harnesses.mcp_servers import trusted_servers
 from activities.harnesses.node import NODE_VERSION
 from activities.sandboxes.base import Box
@@ -52,7 +51,6 @@ class QwenHarness:
         excluded=(".qwen/settings.json.orig",),
         session_copies=(SessionCopy(".qwen/projects", "qwen-sessions"),),
     )
-    transport_retries = MAX_RETRIES
 
     def bundle(self, version: str) -> Bundle:
         """One package without dependencies; the optional native ones are not needed."""
@@ -66,10 +64,7 @@ class QwenHarness:
 
     async def install(self, box: Box, context: HarnessContext) -> None:
         """Settings and skills; the key is in the environment only."""
-        folder = f"{context.home}/.qwen"
-        settings = json.dumps(settings_of(context), indent=1)
-        await write_private(box, f"{folder}/settings.json", settings, context.user)
-        await copy_skills(box, context.task.skills_dir, f"{folder}/skills", context.user)
+        await put_settings(box, context, ".qwen", {"settings.json": settings_of(context)})
 
     def launch(self, context: HarnessContext) -> Launch:
         """The instruction comes by stdin."""
