@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Protocol, cast
@@ -132,6 +132,19 @@ class LineParser:
         """The agent's message; whatever failed before was got over."""
         self.report.final_text, self.report.error = text, None
         return chunk("agent_message_chunk", text, **also)
+
+
+@dataclass
+class EchoingParser(LineParser):
+    """Of a harness whose first user message is the prompt said again, which is no event."""
+
+    has_prompt: bool = False
+
+    def hear(self, text: str, **also: Any) -> Iterator[TraceEvent]:
+        """A user message."""
+        if self.has_prompt:
+            yield chunk("user_message_chunk", text, **also)
+        self.has_prompt = True
 
 
 def chunk(kind: str, text: str, *, is_delta: bool = False, **also: Any) -> TraceEvent:

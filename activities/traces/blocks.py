@@ -16,11 +16,10 @@ from activities.traces.base import (
     member,
     members,
     plain_text,
-    plan_event,
     timestamp,
     word,
 )
-from activities.traces.tools import plan_of, tool_call, tool_result
+from activities.traces.tools import call_events, tool_result
 
 
 @dataclass
@@ -74,10 +73,7 @@ class BlocksParser(LineParser):
         """A call, and the plan it writes."""
         self.report.error = None
         call_id, name = word(block, "id"), word(block, "name")
-        yield tool_call(call_id, name, block.get("input"), **also)
-        plan = plan_of(name, block.get("input"))
-        if plan is not None:
-            yield plan_event(plan, **also)
+        yield from call_events(call_id, name, block.get("input"), **also)
 
     def user(self, record: Record) -> Iterator[TraceEvent]:
         """Results of tools, and what else the harness tells its model."""

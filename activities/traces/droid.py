@@ -7,27 +7,25 @@ from dataclasses import dataclass
 from typing import Any
 
 from activities.traces.base import (
-    LineParser,
+    EchoingParser,
     Record,
     TraceEvent,
     chunk,
     member,
     plain_text,
-    plan_event,
     timestamp,
     usage_event,
     word,
 )
 from activities.traces.blocks import block_usage
 from activities.traces.failures import stream_error
-from activities.traces.tools import plan_of, tool_call, tool_result
+from activities.traces.tools import call_events, tool_result
 
 
 @dataclass
-class DroidParser(LineParser):
-    """The first user message is the prompt said again, and no event."""
+class DroidParser(EchoingParser):
+    """Reasoning that was told already is no event."""
 
-    has_prompt: bool = False
     last_reasoning: tuple[str, str] | None = None
 
     def read(self, record: Record) -> Iterable[TraceEvent]:
@@ -55,10 +53,8 @@ class DroidParser(LineParser):
     def _message(self, record: Record, also: dict[str, Any]) -> Iterator[TraceEvent]:
         if word(record, "role") == "assistant":
             yield self.say(word(record, "text"), **also)
-        elif self.has_prompt:
-            yield chunk("user_message_chunk", word(record, "text"), **also)
         else:
-            self.has_prompt = True
+            yield from self.hear(word(record, "text"), **also)
 
     def _reasoning(self, record: Record, also: dict[str, Any]) -> Iterator[TraceEvent]:
         said = (word(record, "id"), word(record, "text"))
@@ -69,10 +65,7 @@ class DroidParser(LineParser):
     def _call(self, record: Record, also: dict[str, Any]) -> Iterator[TraceEvent]:
         self.report.error = None
         name, arguments = word(record, "toolName") or word(record, "toolId"), record.get("parameters")
-        yield tool_call(word(record, "id"), name, arguments, **also)
-        plan = plan_of(name, arguments)
-        if plan is not None:
-            yield plan_event(plan, **also)
+        yield from call_events(word(record, "id"), name, arguments, **also)
 
     def _result(self, record: Record, at: str | None) -> Iterator[TraceEvent]:
         output = plain_text(record.get("value")) or word(member(record, "error"), "message")

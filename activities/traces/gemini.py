@@ -6,29 +6,26 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from activities.traces.base import (
-    LineParser,
+    EchoingParser,
     Record,
     ReportedUsage,
     TraceEvent,
-    chunk,
     count,
     error_event,
     member,
     plain_text,
-    plan_event,
     timestamp,
     usage_event,
     word,
 )
 from activities.traces.failures import stream_error
-from activities.traces.tools import plan_of, tool_call, tool_result
+from activities.traces.tools import call_events, tool_result
 
 
 @dataclass
-class GeminiParser(LineParser):
-    """The first user message is the prompt said again, and no event."""
+class GeminiParser(EchoingParser):
+    """Text comes in deltas, and the run's usage at its end."""
 
-    has_prompt: bool = False
     is_message_open: bool = False
     """Whether more text would go on with the agent's last message."""
 
@@ -59,18 +56,13 @@ class GeminiParser(LineParser):
             yield self.say(text, at=at, is_delta=record.get("delta") is True)
             self.report.final_text = before + text
             self.is_message_open = True
-        elif self.has_prompt:
-            yield chunk("user_message_chunk", text, at=at)
         else:
-            self.has_prompt = True
+            yield from self.hear(text, at=at)
 
     def _call(self, record: Record, at: str | None) -> Iterator[TraceEvent]:
         self.is_message_open, self.report.error = False, None
         name, arguments = word(record, "tool_name"), record.get("parameters")
-        yield tool_call(word(record, "tool_id"), name, arguments, at=at)
-        plan = plan_of(name, arguments)
-        if plan is not None:
-            yield plan_event(plan, at=at)
+        yield from call_events(word(record, "tool_id"), name, arguments, at=at)
 
     def _result(self, record: Record, at: str | None) -> Iterator[TraceEvent]:
         self.is_message_open = False

@@ -18,11 +18,10 @@ from activities.traces.base import (
     member,
     members,
     plain_text,
-    plan_event,
     word,
 )
 from activities.traces.failures import FailureKind, stream_error
-from activities.traces.tools import plan_of, tool_call, tool_result
+from activities.traces.tools import call_events, tool_result
 
 _FAILED = re.compile(r"^Command failed with exit code: (\d+)\.?\s*\Z", re.MULTILINE)
 _STDERR_ERROR = re.compile(r"^error: failed to run prompt: (?:([\w.]+): )?(.*)", re.MULTILINE | re.DOTALL)
@@ -60,10 +59,7 @@ class KimiParser(LineParser):
             function = member(call, "function")
             name, arguments = word(function, "name"), arguments_of(function.get("arguments"))
             self.report.error = None
-            yield tool_call(word(call, "id"), name, arguments)
-            plan = plan_of(name, arguments)
-            if plan is not None:
-                yield plan_event(plan)
+            yield from call_events(word(call, "id"), name, arguments)
 
     def _tool(self, record: Record) -> Iterator[TraceEvent]:
         output = plain_text(record.get("content"))

@@ -15,13 +15,12 @@ from activities.traces.base import (
     count,
     member,
     plain_text,
-    plan_event,
     timestamp,
     usage_event,
     word,
 )
 from activities.traces.failures import FailureKind, stream_error
-from activities.traces.tools import plan_of, tool_call, tool_result
+from activities.traces.tools import call_events, tool_result
 
 _ERROR_NAMES: dict[str, FailureKind] = {
     "ProviderAuthError": "auth",
@@ -55,10 +54,7 @@ class OpencodeParser(LineParser):
     def _tool(self, part: Record, also: dict[str, Any]) -> Iterator[TraceEvent]:
         self.report.error = None
         call_id, name, state = word(part, "callID"), word(part, "tool"), member(part, "state")
-        yield tool_call(call_id, name, state.get("input"), **also)
-        plan = plan_of(name, state.get("input"))
-        if plan is not None:
-            yield plan_event(plan, **also)
+        yield from call_events(call_id, name, state.get("input"), **also)
         exit_code = member(state, "metadata").get("exit")
         exit_code = exit_code if isinstance(exit_code, int) else None
         is_failed = word(state, "status") == "error" or bool(exit_code)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from activities.traces.base import TraceEvent, members, update_event, word
+from activities.traces.base import TraceEvent, members, plan_event, update_event, word
 
 _KINDS: dict[str, str] = {
     name: kind
@@ -44,6 +44,14 @@ def tool_call(call_id: str, name: str, arguments: Any, **also: Any) -> TraceEven
         },
         **also,
     )
+
+
+def call_events(call_id: str, name: str, arguments: Any, **also: Any) -> Iterator[TraceEvent]:
+    """A call under way, and the plan that it writes, if it is a tool for that."""
+    yield tool_call(call_id, name, arguments, **also)
+    plan = plan_of(name, arguments)
+    if plan is not None:
+        yield plan_event(plan, **also)
 
 
 def tool_result(
