@@ -139,8 +139,7 @@ class AgentFacts(BaseModel):
     """Everything that is known of how an agent's run ended.
 
     `model` None: an agent that calls none. `must_call`: a run of it without a single call is no run.
-    `said` is the kind of failure that the harness reported of itself, `is_over` that its stream ended in
-    its own last line.
+    `said` is the kind of failure that the harness reported of itself.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -162,7 +161,8 @@ _REFUSED: Mapping[str, Cause] = MappingProxyType(
         "no_provider_key": Cause.AUTH,
     }
 )
-# By the status of the provider's answer, or by its own word where the failure came in a stream.
+# By the status of the provider's answer, or by a word: the provider's own where the failure came in a
+# stream, the gateway's where a status says less (`gateway.operator_faults`).
 _STATUS: Mapping[int, Cause] = MappingProxyType(
     {
         401: Cause.AUTH,

@@ -15,6 +15,7 @@ from domain.usage import CallUsage
 from gateway.admission import Admissible, Target
 from gateway.ledger import Ledger
 from gateway.meter import Meter
+from gateway.operator_faults import UpstreamFailure
 from gateway.protocols import Dialect
 from store.database import now
 from store.keys import GrantedModel, KeyGrant
@@ -63,11 +64,13 @@ def unserved_call(ledger: Ledger, grant: KeyGrant, dialect: Dialect, model: Gran
 
 @dataclass(frozen=True)
 class UpstreamError:
-    """What the provider of a translated call answered instead of an answer."""
+    """What the provider of a translated call answered instead of an answer, or that it was never reached."""
 
     status: int
     message: str
     headers: Mapping[str, str]
+    failure: UpstreamFailure
+    end: EndStatus = "refused_upstream"
 
 
 @dataclass
@@ -85,11 +88,16 @@ class OpenCall:
     is_client_gone: bool = False
     is_upstream_cut: bool = False
     is_translated: bool = False
-    is_answered: bool = False
-    """Of a translated call: whether the provider began to answer, which it bills."""
+    may_be_billed: bool = True
+    """False while a translated call has not gone to the provider, and when it came back with an error."""
     upstream_error: UpstreamError | None = None
     _began: float = field(default_factory=time.monotonic)
     _is_ended: bool = False
+
+    @property
+    def is_ended(self) -> bool:
+        """Whether its end is booked, or about to be: nothing may go upstream for it any more."""
+        return self._is_ended
 
     def note_first_byte(self) -> None:
         if self.first_byte_ms is None:
@@ -111,7 +119,7 @@ class OpenCall:
         await self._settle(self._metered_end())
 
     def end_cancelled(self, error_kind: str) -> None:
-        """As `end_metered`, of a handler that is being cancelled and cannot wait."""
+        """As `end_metered`, of a handler that is being cancelled, or broke, and cannot wait."""
         if self._is_ended:
             return
         self.is_upstream_cut = True
@@ -121,12 +129,23 @@ class OpenCall:
         self.ledger.settle_soon(self.row, end)
 
     def _metered_end(self) -> CallEnd:
+        if not self.may_be_billed:
+            return self._unbilled_end()
         usage = self.meter.usage(is_cut=self.is_upstream_cut)
         self.error_kind = self.meter.error_kind or self.error_kind
         if usage is None:
             self.error_kind = self.error_kind or "usage_missing"
             return self._end("held")
         return self._end("measured", usage, self._cost(usage))
+
+    def _unbilled_end(self) -> CallEnd:
+        """Of a translated call that the provider never began to answer, whatever broke beside it."""
+        self.is_upstream_cut = False
+        error = self.upstream_error
+        if error is None:
+            return self._end("failed")
+        self.error_kind = error.failure.kind
+        return self._end(error.end)
 
     def _cost(self, usage: CallUsage) -> int:
         """By the service that was given. A reseller's own figure is what is billed."""

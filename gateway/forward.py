@@ -21,6 +21,7 @@ from gateway.headers import response_headers
 from gateway.idle_watch import IdleWatch
 from gateway.meter import MAX_WHOLE_BYTES
 from gateway.native_errors import error_body
+from gateway.operator_faults import failure_of
 from gateway.protocols import Dialect
 from gateway.usage_chunk import UsageChunkFilter
 
@@ -48,6 +49,16 @@ class Outgoing:
     socket: Path | None
     provider_key: str | None
     hides_usage: bool = False
+
+    def without_key(self, body: bytes) -> bytes:
+        """What came back, with no provider's key in it."""
+        key = self.provider_key
+        return body.replace(key.encode(), b"[provider key]") if key else body
+
+    def without_key_headers(self, headers: Mapping[str, str]) -> dict[str, str]:
+        """Those that hold no provider's key."""
+        key = self.provider_key
+        return {name: value for name, value in headers.items() if not key or key not in value}
 
 
 class Forwarder:
@@ -92,11 +103,11 @@ class Forwarder:
         self._n_counts += 1
         try:
             async with await self.ask(outgoing) as upstream:
-                if upstream.status in (401, 403):
-                    raise Denial("upstream_auth", "the gateway's own access to the provider was refused")
                 body = await read_up_to(upstream, MAX_ERROR_BYTES)
-                headers = _without_secret(upstream, outgoing.provider_key)
-                return web.Response(status=upstream.status, body=_scrubbed(body, outgoing), headers=headers)
+                if upstream.status != 200 and failure_of(upstream.status, body).is_ours:
+                    raise access_refused()
+                headers = outgoing.without_key_headers(response_headers(upstream.headers))
+                return web.Response(status=upstream.status, body=outgoing.without_key(body), headers=headers)
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             raise Denial("upstream_unreachable", f"the provider did not answer ({_told(error)})") from None
         finally:
@@ -111,7 +122,8 @@ class Forwarder:
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             # The request may have arrived: nobody knows what was done with it.
             call.is_upstream_cut = True
-            call.error_kind = "timeout" if isinstance(error, TimeoutError) else "cut_before_answer"
+            kind = "timeout" if isinstance(error, TimeoutError) else "cut_before_answer"
+            call.error_kind = "translator" if call.is_translated else kind
             await call.end_metered()
             kind = "upstream_timeout" if isinstance(error, TimeoutError) else "upstream_cut"
             raise Denial(kind, f"the provider did not answer ({_told(error)})") from None
@@ -134,34 +146,32 @@ class Forwarder:
             return await self._relay_stream(request, call, outgoing, upstream)
         told = await read_up_to(upstream, MAX_ERROR_BYTES)
         error = call.upstream_error
-        if call.is_answered or call.is_upstream_cut:
+        if call.may_be_billed:
             await call.end_metered()
             raise Denial("upstream_cut", "the provider's answer could not be translated")
         if error is None:
             await call.end_unused("failed", "untranslatable")
             raise Denial("no_pair", f"this request cannot be translated: {told.decode(errors='replace')}")
-        await call.end_unused("refused_upstream", f"http_{error.status}")
-        if error.status in (401, 403):
-            raise Denial("upstream_auth", "the gateway's own access to the provider was refused")
+        await call.end_unused(error.end, error.failure.kind)
+        if error.failure.is_ours:
+            raise access_refused()
         body = error_body(outgoing.dialect, error.status, error.message)
         return web.json_response(body, status=error.status, headers=error.headers)
 
     async def _relay_error(
         self, call: OpenCall, outgoing: Outgoing, upstream: aiohttp.ClientResponse
     ) -> web.Response:
-        """The provider's own error, but for one about our key. It did nothing, so it costs nothing."""
-        try:
-            body = await read_up_to(upstream, MAX_ERROR_BYTES)
-        except (aiohttp.ClientError, TimeoutError, OSError):
-            body = b""
-        await call.end_unused("refused_upstream", f"http_{upstream.status}")
-        if upstream.status in (401, 403):
-            log.error("provider refuses our key", provider=call.row.provider, http_status=upstream.status)
-            raise Denial("upstream_auth", "the gateway's own access to the provider was refused")
+        """The provider's own error, but for one about our access. It did nothing, so it costs nothing."""
+        body = await read_error(upstream)
+        failure = failure_of(upstream.status, body)
+        await call.end_unused("refused_upstream", failure.kind)
+        if failure.is_ours:
+            log.error("provider refuses our access", provider=call.row.provider, error_kind=failure.kind)
+            raise access_refused()
         if upstream.status < 400:
             raise Denial("upstream_unreachable", f"the provider answered with status {upstream.status}")
-        headers = _without_secret(upstream, outgoing.provider_key)
-        return web.Response(status=upstream.status, body=_scrubbed(body, outgoing), headers=headers)
+        headers = outgoing.without_key_headers(response_headers(upstream.headers))
+        return web.Response(status=upstream.status, body=outgoing.without_key(body), headers=headers)
 
     async def _relay_whole(
         self, request: web.Request, call: OpenCall, upstream: aiohttp.ClientResponse
@@ -297,6 +307,19 @@ async def read_up_to(upstream: aiohttp.ClientResponse, limit: int) -> bytes:
     return bytes(body)
 
 
+async def read_error(upstream: aiohttp.ClientResponse) -> bytes:
+    """An error's body; nothing when that cannot be had, for it is an error all the same."""
+    try:
+        return await read_up_to(upstream, MAX_ERROR_BYTES)
+    except (aiohttp.ClientError, TimeoutError, OSError):
+        return b""
+
+
+def access_refused() -> Denial:
+    """Of a provider that refuses our key or our account: no word of it is for the box."""
+    return Denial("upstream_auth", "the gateway's own access to the provider was refused")
+
+
 def _break_off(request: web.Request, call: OpenCall) -> None:
     """A cut must not look like a clean end, else harnesses take half an answer for a whole one."""
     if request.transport is None:
@@ -315,19 +338,6 @@ def _is_slow(request: web.Request) -> bool:
 
 def _is_gone(request: web.Request) -> bool:
     return request.transport is None or request.transport.is_closing()
-
-
-def _scrubbed(body: bytes, outgoing: Outgoing) -> bytes:
-    key = outgoing.provider_key
-    return body.replace(key.encode(), b"[provider key]") if key else body
-
-
-def _without_secret(upstream: aiohttp.ClientResponse, key: str | None) -> Mapping[str, str]:
-    headers = response_headers(upstream.headers)
-    if key:
-        for name in [name for name, value in headers.items() if key in value]:
-            del headers[name]
-    return headers
 
 
 def _told(error: BaseException) -> str:

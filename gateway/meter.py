@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from typing import Any, cast
 
 from domain.usage import CallUsage
+from gateway.operator_faults import fault_told
 from gateway.protocols import Dialect
 from gateway.provider_usage import BadUsage, usage_of
 
@@ -159,6 +160,9 @@ class Meter:
             self.service = service
 
     def _note_error(self, error: Any) -> None:
+        if (fault := fault_told(error)) is not None:
+            self.error_kind = fault
+            return
         words = cast(dict[str, Any], error) if isinstance(error, dict) else {}
         for name in ("type", "code", "status"):
             word = words.get(name)

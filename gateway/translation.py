@@ -8,21 +8,30 @@ The door opens once for each call, under a name that only the translator was tol
 
 from __future__ import annotations
 
+import json
 import secrets
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 
 import aiohttp
+import structlog
 from aiohttp import web
 
 from gateway.calls import OpenCall, UpstreamError
-from gateway.forward import MAX_ERROR_BYTES, READ_TIMEOUT_SEC, Forwarder, Outgoing, read_up_to
+from gateway.forward import READ_TIMEOUT_SEC, Forwarder, Outgoing, read_error
 from gateway.idle_watch import IdleWatch
 from gateway.json_text import JsonObject
+from gateway.operator_faults import UpstreamFailure, failure_of
 from gateway.protocols import Dialect
 from gateway.translator import MODEL_HEADER, URL_HEADER
 from gateway.translator_process import TranslatorPool
+
+log = structlog.get_logger()
+
+_UNREACHED = UpstreamError(
+    502, "the provider cannot be reached", {}, UpstreamFailure("connect", is_ours=False), end="failed"
+)
 
 
 @dataclass(frozen=True)
@@ -65,6 +74,7 @@ class Translation:
         """As `Forwarder.answer`, of a call that is translated."""
         name = secrets.token_urlsafe(24)
         call = inner.call
+        call.may_be_billed = False
         self._expected[name] = inner
         try:
             async with self._pool.borrowed() as process:
@@ -86,20 +96,33 @@ class Translation:
         """The translator's own call: once, bounded as it was admitted, and metered."""
         inner = self._expected.pop(request.match_info["name"], None)
         if inner is None:
-            return web.json_response({"error": {"message": "no such call"}}, status=404)
+            return _no_such_call()
         body = _bounded(JsonObject.of_bytes(await request.read()), inner)
+        if inner.call.is_ended:  # its translator died meanwhile, and it was booked as never asked
+            return _no_such_call()
+        inner.call.may_be_billed = True
         try:
             async with await self._forwarder.ask(replace(inner.chat, body=body)) as upstream:
                 inner.call.http_status = upstream.status
+                inner.call.may_be_billed = upstream.status == 200
                 if upstream.status != 200:
-                    return await _relay_error(inner.call, upstream)
+                    return await _relay_error(inner, upstream)
                 return await _relay(request, inner.call, upstream)
         except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError):
-            inner.call.upstream_error = UpstreamError(502, "the provider cannot be reached", {})
+            _note_error(inner.call, _UNREACHED)
             return web.json_response({"error": {"message": "unreachable"}}, status=502)
         except (aiohttp.ClientError, TimeoutError, OSError):
-            inner.call.is_answered = inner.call.is_upstream_cut = True
+            inner.call.is_upstream_cut = True
             return web.json_response({"error": {"message": "cut"}}, status=502)
+
+
+def _no_such_call() -> web.Response:
+    return web.json_response({"error": {"message": "no such call"}}, status=404)
+
+
+def _note_error(call: OpenCall, error: UpstreamError) -> None:
+    """The provider did nothing."""
+    call.upstream_error, call.may_be_billed = error, False
 
 
 def _bounded(body: JsonObject, inner: InnerCall) -> bytes:
@@ -112,9 +135,15 @@ def _bounded(body: JsonObject, inner: InnerCall) -> bytes:
     return body.encode()
 
 
-async def _relay_error(call: OpenCall, upstream: aiohttp.ClientResponse) -> web.Response:
-    body = await read_up_to(upstream, MAX_ERROR_BYTES)
-    call.upstream_error = UpstreamError(upstream.status, _message(body), _retry_headers(upstream.headers))
+async def _relay_error(inner: InnerCall, upstream: aiohttp.ClientResponse) -> web.Response:
+    """For the client, and for the translator, which needs no more than that there was one."""
+    body = inner.chat.without_key(await read_error(upstream))
+    failure = failure_of(upstream.status, body)
+    headers = inner.chat.without_key_headers(_retry_headers(upstream.headers))
+    _note_error(inner.call, UpstreamError(upstream.status, _message(body), headers, failure))
+    if failure.is_ours:
+        log.error("provider refuses our access", provider=inner.call.row.provider, error_kind=failure.kind)
+        body = json.dumps({"error": {"message": "refused"}}).encode()
     return web.Response(status=upstream.status, body=body, content_type="application/json")
 
 
@@ -122,7 +151,6 @@ async def _relay(
     request: web.Request, call: OpenCall, upstream: aiohttp.ClientResponse
 ) -> web.StreamResponse:
     """To the translator, and on to the end when that has heard enough."""
-    call.is_answered = True
     call.meter.is_stream = upstream.content_type == "text/event-stream"
     response = web.StreamResponse(headers={"content-type": upstream.content_type})
     await response.prepare(request)

@@ -65,6 +65,10 @@ def test_a_cap_that_admitted_no_call_at_all_is_no_end_of_a_run():
         (401, "http_401", Cause.AUTH),
         (402, "http_402", Cause.AUTH),
         (429, "http_429", Cause.RATE_LIMIT),
+        # The operator's key or account, told apart by the gateway from what it is answered with.
+        (400, "authentication_error", Cause.AUTH),
+        (400, "billing_error", Cause.AUTH),
+        (429, "insufficient_quota", Cause.AUTH),
         (200, "rate_limit_error", Cause.RATE_LIMIT),
         (200, "context_length_exceeded", Cause.CONTEXT_LENGTH),
         (400, "http_400", Cause.NON_ZERO_EXIT),

@@ -11,8 +11,8 @@ import structlog
 
 from store.database import Database, now
 from store.keys import revoke_keys
-from tests.gateway.conftest import DOLLAR, PROVIDER_KEY, Door
-from tests.gateway.fake_provider import FakeProvider, Reply
+from tests.gateway.conftest import DOLLAR, PROVIDER_KEY, Door, ended
+from tests.gateway.fake_provider import SSE, FakeProvider, Reply, events
 
 MESSAGES = {"model": "opus", "max_tokens": 1000, "messages": []}
 CHAT = {"model": "sol", "max_tokens": 1000, "messages": []}
@@ -172,8 +172,64 @@ async def test_a_provider_that_refuses_our_key_is_our_fault_and_tells_nothing_of
     assert PROVIDER_KEY not in received.decode() + str(answer.headers)
     assert "access to the provider" in json.loads(received)["error"]["message"]
     assert [(call.http_status, call.error_kind) for call in await door.calls()] == [
-        (status, f"http_{status}")
+        (status, "authentication_error")
     ]
+
+
+GEMINI_KEY_ERROR = {
+    "error": {
+        "code": 400, "message": "API key not valid. Please pass one.", "status": "INVALID_ARGUMENT",
+        "details": [{"@type": "type.googleapis.com/google.rpc.ErrorInfo", "reason": "API_KEY_INVALID"}],
+    }
+}  # fmt: skip
+EMPTY_ACCOUNT = {
+    "type": "error",
+    "error": {
+        "type": "invalid_request_error",
+        "message": "Your credit balance is too low to access the Anthropic API.",
+    },
+}
+NO_QUOTA = {
+    "error": {"message": "You exceeded your current quota.", "type": "insufficient_quota", "code": None}
+}
+OPERATOR_FAULTS = [
+    (GEMINI_PATH, {}, 400, GEMINI_KEY_ERROR, "authentication_error"),
+    (GEMINI_PATH, {}, 400, [GEMINI_KEY_ERROR], "authentication_error"),
+    ("/v1/messages", MESSAGES, 400, EMPTY_ACCOUNT, "billing_error"),
+    ("/v1/chat/completions", CHAT, 429, NO_QUOTA, "insufficient_quota"),
+    ("/v1/responses", RESPONSES, 429, NO_QUOTA, "insufficient_quota"),
+    ("/v1/chat/completions", CHAT, 400, {"error": {"code": "Arrearage", "message": "x"}}, "billing_error"),
+    ("/v1/messages/count_tokens", MESSAGES, 400, EMPTY_ACCOUNT, None),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("path", "body", "status", "error", "kind"), OPERATOR_FAULTS)
+async def test_an_operator_s_fault_is_none_of_the_agent_s_whatever_its_status(
+    door: Door, path: str, body: dict[str, Any], status: int, error: Any, kind: str | None
+) -> None:
+    door.provider.reply = Reply([json.dumps(error).encode()], status=status)
+    received_status, received, answer = await door.post(path, body)
+    assert (received_status, answer.headers["x-evolve-reason"]) == (400, "upstream_auth")
+    told = json.loads(received)["error"]["message"]
+    assert told == "the gateway's own access to the provider was refused"
+    calls = [(call.status, call.http_status, call.error_kind) for call in await door.calls()]
+    assert calls == ([] if kind is None else [("refused_upstream", status, kind)])
+
+
+async def test_a_request_that_only_quotes_such_words_stays_the_agent_s(door: Door) -> None:
+    quoted = "messages.0: 'Your credit balance is too low', API_KEY_INVALID, insufficient_quota"
+    error = {"type": "error", "error": {"type": "invalid_request_error", "message": quoted}}
+    door.provider.reply = Reply([json.dumps(error).encode()], status=400)
+    status, received, _ = await door.post("/v1/messages", MESSAGES)
+    assert (status, json.loads(received)) == (400, error)
+    assert [call.error_kind for call in await door.calls()] == ["http_400"]
+
+
+async def test_an_operator_s_fault_within_a_stream_has_its_word_too(door: Door) -> None:
+    error = {"error": {"type": "invalid_request_error", "code": "insufficient_quota", "message": "none left"}}
+    door.provider.reply = Reply(events(error), headers=SSE)
+    await door.post("/v1/chat/completions", {**CHAT, "stream": True})
+    assert [call.error_kind for call in await ended(door)] == ["insufficient_quota"]
 
 
 async def test_the_provider_s_key_is_never_visible(door: Door, db: Database) -> None:

@@ -131,6 +131,7 @@ async def test_a_script_is_played_in_each_protocol_and_billed_what_it_says(
         input_tokens=1000, cached_input_tokens=200, output_tokens=50, reasoning_tokens=reasoning
     )
     assert (first.status, second.status) == ("measured", "measured")
+    assert first.usage is not None
     assert first.cost_nanos == cost_nanos(price, first.usage) == 3_810_000
     assert second.usage is not None
     assert second.usage.prompt_tokens == 2007

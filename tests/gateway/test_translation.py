@@ -4,18 +4,28 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
-from typing import Any
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, cast
 
 import aiohttp
 import pytest
 import pytest_asyncio
+import structlog
+from aiohttp import web
+from aiohttp.typedefs import Handler
 
 from domain.usage import CallUsage
+from gateway import translation
+from gateway.denials import Denial
+from gateway.translator import URL_HEADER
+from gateway.translator_process import TranslatorProcess
 from store.database import Database
 from store.keys import GrantedModel
 from tests.gateway.conftest import PROVIDER_KEY, Door, ended, opened_door
 from tests.gateway.fake_provider import SSE, FakeProvider, Reply, events
+from tests.waiting import eventually
 
 USAGE = {
     "prompt_tokens": 150, "completion_tokens": 50, "total_tokens": 200,
@@ -243,6 +253,139 @@ async def test_a_pair_without_a_golden_test_is_refused_by_name(
     status, received, answer = await door.post(path, body)
     assert (status, answer.headers["x-evolve-reason"]) == (400, "no_pair")
     assert "cannot be asked in" in json.loads(received)["error"]["message"]
+    assert door.provider.hits == []
+
+
+@pytest.mark.parametrize(("path", "body"), [("/v1/messages", MESSAGES), ("/v1/responses", RESPONSES)])
+async def test_the_provider_s_key_is_in_no_translated_error_and_not_told_to_the_translator(
+    door: Door, path: str, body: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    to_translator: list[bytes] = []
+    relayed = translation._relay_error
+
+    async def noted(inner: Any, upstream: Any) -> Any:
+        answer = await relayed(inner, upstream)
+        to_translator.append(cast(bytes, answer.body))
+        return answer
+
+    monkeypatch.setattr(translation, "_relay_error", noted)
+    error = {"error": {"message": f"key {PROVIDER_KEY} is over its limit", "type": "x"}}
+    seen = b""
+    with structlog.testing.capture_logs() as lines:
+        for status in (400, 401, 429, 500):
+            headers = {"retry-after": PROVIDER_KEY, "content-type": "application/json"}
+            door.provider.reply = Reply([json.dumps(error).encode()], status=status, headers=headers)
+            _, received, answer = await door.post(path, body)
+            seen += received + str(answer.headers).encode()
+    rows = "".join(call.model_dump_json() for call in await door.calls())
+    assert len(to_translator) == 4
+    assert PROVIDER_KEY not in seen.decode() + b"".join(to_translator).decode() + json.dumps(lines) + rows
+    assert "[provider key] is over its limit" in seen.decode()
+
+
+async def test_an_operator_s_fault_is_hidden_of_translated_calls_too(door: Door) -> None:
+    error = {"error": {"message": "Insufficient balance. Please recharge.", "code": "1113"}}
+    door.provider.reply = Reply([json.dumps(error).encode()], status=429)
+    status, received, answer = await door.post("/v1/messages", MESSAGES)
+    assert (status, answer.headers["x-evolve-reason"]) == (400, "upstream_auth")
+    assert b"recharge" not in received
+    assert [(call.status, call.error_kind) for call in await ended(door)] == [
+        ("refused_upstream", "insufficient_quota")
+    ]
+
+
+class _Standing:
+    """A translator that answers as a test lets it."""
+
+    is_fit = True
+
+    def __init__(self, socket: Path) -> None:
+        self.socket = socket
+        self.n_open = 0
+
+    async def stop(self) -> None: ...
+
+
+@asynccontextmanager
+async def translated_by(door: Door, socket: Path, answer: Handler) -> AsyncGenerator[None]:
+    app = web.Application()
+    app.router.add_post("/{dialect}", answer)
+    runner = web.AppRunner(app, handler_cancellation=False)
+    await runner.setup()
+    await web.UnixSite(runner, str(socket)).start()
+    pool = door.gateway.translation._pool
+    real, pool._process = pool._process, cast(Any, _Standing(socket))
+    try:
+        yield
+    finally:
+        pool._process = real
+        await runner.cleanup()
+
+
+async def test_a_translator_that_does_not_start_costs_nothing(
+    door: Door, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def no_start(_process: TranslatorProcess) -> None:
+        raise Denial("unavailable", "the translator does not start")
+
+    monkeypatch.setattr(TranslatorProcess, "start", no_start)
+    monkeypatch.setattr(door.gateway.translation._pool, "_process", None)
+    status, _, answer = await door.post("/v1/messages", MESSAGES)
+    assert (status, answer.headers["x-evolve-reason"]) == (503, "unavailable")
+    [call] = await ended(door)
+    assert (call.status, call.cost_nanos, call.error_kind) == ("failed", 0, "translator")
+    assert door.provider.hits == []
+
+
+async def test_a_translator_that_dies_before_it_asked_costs_nothing(door: Door, tmp_path: Path) -> None:
+    async def die(request: web.Request) -> web.StreamResponse:
+        assert request.transport is not None
+        request.transport.abort()
+        return web.Response()
+
+    async with translated_by(door, tmp_path / "t.sock", die):
+        assert (await door.post("/v1/messages", MESSAGES))[0] == 502
+    [call] = await ended(door)
+    assert (call.status, call.cost_nanos, call.error_kind) == ("failed", 0, "translator")
+    assert not call.is_upstream_cut
+    assert door.provider.hits == []
+
+
+async def test_a_translator_that_dies_after_it_asked_is_booked_at_the_hold(
+    door: Door, tmp_path: Path
+) -> None:
+    gate = asyncio.Event()
+    door.provider.reply = Reply(CHAT, headers=SSE, gates={0: gate})
+
+    async def ask_and_die(request: web.Request) -> web.StreamResponse:
+        url = f"{request.headers[URL_HEADER]}/chat/completions"
+        asking = asyncio.create_task(door.client.post(url, json={"model": "glm-5.3", "messages": []}))
+        await eventually(lambda: bool(door.provider.hits))
+        assert request.transport is not None
+        request.transport.abort()
+        asking.cancel()
+        return web.Response()
+
+    async with translated_by(door, tmp_path / "t.sock", ask_and_die):
+        assert (await door.post("/v1/messages", MESSAGES))[0] == 502
+        gate.set()
+    [call] = await ended(door)
+    assert (call.status, call.cost_nanos, call.error_kind) == ("held", call.hold_nanos, "translator")
+
+
+async def test_a_door_does_not_open_for_a_call_that_is_booked_already(door: Door, tmp_path: Path) -> None:
+    urls: list[str] = []
+
+    async def die(request: web.Request) -> web.StreamResponse:
+        urls.append(f"{request.headers[URL_HEADER]}/chat/completions")
+        assert request.transport is not None
+        request.transport.abort()
+        return web.Response()
+
+    async with translated_by(door, tmp_path / "t.sock", die):
+        await door.post("/v1/messages", MESSAGES)
+        async with door.client.post(urls[0], json={"model": "glm-5.3"}) as late:
+            assert late.status == 404
     assert door.provider.hits == []
 
 
