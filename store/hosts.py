@@ -65,8 +65,7 @@ ON CONFLICT (id) DO UPDATE SET
   default_reason = excluded.default_reason, cpus = excluded.cpus, memory_mb = excluded.memory_mb,
   code_version = excluded.code_version, lease_expires_at = excluded.lease_expires_at
 """
-# The host with the most free memory among those that serve the provider; live ones first, since a lone
-# host whose worker is away is waited for, not given up.
+# Those that serve the provider, the one with the most free memory first; live ones before all.
 _HOSTS_OF = """
 SELECT h.*, h.lease_expires_at > now() AS is_live,
        coalesce(sum(b.cpus), 0) AS used_cpus,
@@ -144,7 +143,7 @@ async def reserve_room(connection: Any, room: Room, cpu_overcommit: float) -> Ho
     # Locked by a statement of its own, so that the next one sees what earlier holders leased.
     await connection.execute(_LOCK_HOSTS, room.provider)
     found = await connection.fetch(_HOSTS_OF, room.provider)
-    hosts = [host for host in found if room.host_id in (None, host["id"])]
+    hosts = _of_use(found, room.host_id)
     if not hosts:
         return HostChoice(waiting_for=f"a worker host that serves {room.provider}")
     # A trial that has its host goes on there: only what begins is held back.
@@ -170,6 +169,13 @@ async def reserve_room(connection: Any, room: Room, cpu_overcommit: float) -> Ho
             f"no host of {room.provider} has {room.memory_mb} MB of memory and {room.cpus:g} cpus at all"
         )
     return HostChoice(waiting_for=f"{room.memory_mb} MB and {room.cpus:g} cpus on {open_hosts[0]['id']}")
+
+
+def _of_use(found: list[Any], host_id: str | None) -> list[Any]:
+    """The one that is named; else those that live. Where none does, one that is away is waited for."""
+    if host_id is not None:
+        return [host for host in found if host["id"] == host_id]
+    return [host for host in found if host["is_live"]] or found
 
 
 def _paused(host: Any, provider: str) -> str | None:

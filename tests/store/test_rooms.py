@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 
@@ -30,6 +30,12 @@ class Trial:
 
     def room(self, name: str, memory_mb: int) -> Room:
         return Room(name, "docker", self.trial_id, 1, cpus=1, memory_mb=memory_mb, host_id="here")
+
+    async def place(self, memory_mb: int = 1000) -> HostChoice:
+        """Room for the agent's box on whichever host."""
+        room = replace(self.room(self.agents, memory_mb), host_id=None)
+        async with self.db.transaction() as connection:
+            return await reserve_room(connection, room, 1)
 
     def fence(self, try_number: int = 1) -> Fence:
         return Fence(self.job_id, self.trial_id, 1, AttemptPhase.VERIFY, try_number)
@@ -121,3 +127,39 @@ async def test_nor_in_the_place_of_the_try_that_followed_its_own(trials: list[Tr
     await trial.exchange(try_number=2)
     with pytest.raises(Fenced):
         await trial.exchange(try_number=1)
+
+
+async def go_away(db: Database, *host_ids: str) -> None:
+    """Their leases expire."""
+    pool = await db.pool()
+    await pool.execute(
+        "UPDATE hosts SET lease_expires_at = now() - interval '1 minute' WHERE id = ANY($1)", host_ids
+    )
+
+
+async def test_no_trial_is_placed_on_a_host_that_is_away_while_another_lives(trials: list[Trial]) -> None:
+    a, b, c = trials
+    await go_away(a.db, "elsewhere")
+    assert [(await trial.place()).host_id for trial in (a, b)] == ["here", "here"]
+    assert (await c.place()).waiting_for == "1000 MB and 1 cpus on here"
+
+
+async def test_what_only_a_host_that_is_away_could_hold_is_refused(trials: list[Trial]) -> None:
+    await go_away(trials[0].db, "elsewhere")
+    with pytest.raises(ProviderCreateFailure, match="9000 MB"):
+        await trials[0].place(9000)
+
+
+async def test_where_no_host_lives_one_that_is_away_is_waited_for(trials: list[Trial]) -> None:
+    trial = trials[0]
+    await go_away(trial.db, "here", "elsewhere")
+    assert (await trial.place()).host_id == "elsewhere"
+
+
+async def test_a_verifier_stays_on_its_host_while_that_is_away(trials: list[Trial]) -> None:
+    trial = trials[0]
+    await trial.reserve()
+    await go_away(trial.db, "here")
+    choice = await trial.exchange()
+    assert choice is not None
+    assert choice.host_id == "here"
