@@ -56,13 +56,13 @@ class RunAgent:
             launch = context.harness.launch(
                 await harness_context(self._hands, context, attempt.harness, box.workdir)
             )
-            windows, started_at = Windows(), now()
+            windows, started_at, finished_at = Windows(), now(), None
             end = AgentEnd()
             if launch is not None:
                 status, report = await self._run(attempt, context, launch, box, prompted_at)
-                started_at = status.started_at or started_at
+                started_at, finished_at = status.started_at or started_at, status.finished_at
                 end = await self._end(context, status, report)
-            windows.close("agent_execution", started_at)
+            windows.close("agent_execution", started_at, finished_at)
             members = await self._members(context, end, windows)
             await enter(self._hands, attempt, AttemptPhase.AGENT, PhaseChange(members=members))
         return end

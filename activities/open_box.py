@@ -38,9 +38,9 @@ class Windows:
 
     members: dict[str, Any] = field(default_factory=dict[str, Any])
 
-    def close(self, name: str, started_at: datetime) -> datetime:
-        """The window from `started_at` to now; returns now."""
-        at = now()
+    def close(self, name: str, started_at: datetime, finished_at: datetime | None = None) -> datetime:
+        """The window from `started_at` to `finished_at`, by default now; returns its end."""
+        at = finished_at or now()
         self.members[name] = {"started_at": iso(started_at), "finished_at": iso(at)}
         return at
 

@@ -147,7 +147,7 @@ class RunVerifier:
         fence = fence_of(attempt, AttemptPhase.VERIFY)
         followed = Followed(context.process_name(PROCESS), verifier_streams(context))
         status = await follow_into_store(self._hands.db, box, fence, followed)
-        windows.close("verifier", status.started_at or started_at)
+        windows.close("verifier", status.started_at or started_at, status.finished_at)
         await revoke_judge_key(self._hands, context)
         reading = await read_reward_files(box)
         if isinstance(reading, Reward):

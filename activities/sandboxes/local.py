@@ -39,6 +39,7 @@ class LocalProvider:
         self._host = LocalHost(state_dir, gateway_socket, python)
         self._host.make_state_dir()
         self._images = LocalImages(self._host)
+        self._is_public_proved = False
 
     async def ensure_image(self, request: ImageRequest) -> ImageRef:
         return await self._images.ensure(request)
@@ -46,8 +47,8 @@ class LocalProvider:
     async def create(self, spec: BoxSpec) -> LocalBox:
         if spec.network_mode == "allowlist":
             raise ProviderCreateFailure("local boxes have no network mode 'allowlist'")
-        if spec.network_mode == "public" and (lacking := await self._host.why_not_public()):
-            raise ProviderCreateFailure(f"network mode 'public' {lacking}")
+        if spec.network_mode == "public":
+            await self._require_public()
         image = self._images.load(spec.image.handle)
         directory = BoxDirectory(self._host.state_dir, spec.tag.name)
         async with directory.locked() as lock:
@@ -59,6 +60,12 @@ class LocalProvider:
             except BaseException:
                 await remove_box(directory)
                 raise
+
+    async def _require_public(self) -> None:
+        """Told before anything is made; what once worked on this host is not tried again for each box."""
+        if not self._is_public_proved and (lacking := await self._host.why_not_public()):
+            raise ProviderCreateFailure(f"network mode 'public' {lacking}")
+        self._is_public_proved = True
 
     async def _find(self, directory: BoxDirectory, spec: BoxSpec) -> LocalBox | None:
         record = directory.read()

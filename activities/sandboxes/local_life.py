@@ -6,14 +6,17 @@ import asyncio
 import os
 import shutil
 import uuid
+from collections.abc import Awaitable
+from contextlib import AsyncExitStack
 from dataclasses import replace
 from pathlib import Path
+from typing import TypeVar, cast
 
 from activities.sandboxes import cgroups
 from activities.sandboxes.base import BoxTag
 from activities.sandboxes.local_box import LocalBox
 from activities.sandboxes.local_host import LocalHost
-from activities.sandboxes.local_mounts import Root
+from activities.sandboxes.local_mounts import Root, user_namespaces
 from activities.sandboxes.local_pod import (
     Ceilings,
     Making,
@@ -31,6 +34,9 @@ CGROUP_REMOVAL_SEC = 5.0
 CGROUP_POLL_SEC = 0.01
 PROBE_SEC = 60.0
 
+First = TypeVar("First")
+Second = TypeVar("Second")
+
 
 async def start_box(
     making: Making, record: BoxRecord, root: Root, lifetime_sec: float
@@ -38,16 +44,31 @@ async def start_box(
     """Pod, box, NAT and relay, ready to use; the record of what runs is still to be written."""
     is_public = record.network_mode == "public"
     ceilings = Ceilings(lifetime_sec, record.memory_mb, record.storage_mb)
-    pod = await start_pod(making, is_public=is_public, ceilings=ceilings)
-    init = await boot_box(making, pod, root, ceilings)
-    if is_public:
-        await attach_nat(making, pod, with_firewall=False)
+    async with AsyncExitStack() as stack:
+        pod, namespaces = await _both(
+            start_pod(making, is_public=is_public, ceilings=ceilings),
+            stack.enter_async_context(user_namespaces(making.host)),
+        )
+        booting = boot_box(making, pod, namespaces, root, ceilings)
+        if is_public:
+            init, _ = await _both(booting, attach_nat(making, pod, with_firewall=False))
+        else:
+            init = await booting
     record = replace(record, pod=pod, init=init)
     box = LocalBox(making.host, making.directory, record)
     await box.write_resolver(record.network_mode)
     await box.make_workdir()
     await wait_for_relay(making)
     return box, record
+
+
+async def _both(first: Awaitable[First], second: Awaitable[Second]) -> tuple[First, Second]:
+    """Wait for both, side by side; when one fails the other is not left running."""
+    ends = await asyncio.gather(first, second, return_exceptions=True)
+    for end in ends:
+        if isinstance(end, BaseException):
+            raise end
+    return cast("tuple[First, Second]", tuple(ends))
 
 
 async def probe_box(host: LocalHost) -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 from activities.sandboxes import cgroups, relay
 from activities.sandboxes.base import PIDS_LIMIT, ProcessKey
 from activities.sandboxes.local_host import LocalHost, firewall_command, firewall_input
-from activities.sandboxes.local_mounts import Root, box_options, user_namespaces
+from activities.sandboxes.local_mounts import Root, box_options
 from activities.sandboxes.local_record import BoxDirectory
 from activities.sandboxes.local_spawn import (
     children,
@@ -204,19 +204,21 @@ async def end_pod(directory: BoxDirectory) -> None:
         await _end(directory, name)
 
 
-async def boot_box(making: Making, pod: ProcessKey, root: Root, ceilings: Ceilings) -> ProcessKey:
-    """Start the box in the pod; returns its first process, which cannot be killed from inside."""
+async def boot_box(
+    making: Making, pod: ProcessKey, namespaces: Sequence[int], root: Root, ceilings: Ceilings
+) -> ProcessKey:
+    """Start the box in the pod and `user_namespaces`; returns its first process, which cannot be killed
+    from inside."""
     host, name = making.host, making.directory.name
     options = box_options(host, making.directory.layers, root)
     stay = ["--", "/bin/sh", "-c", _STAY, str(max(1, round(ceilings.lifetime_sec)))]
     enter = host.enter(pod[0], "--net", "--pid", "--mount")
-    async with user_namespaces(host) as namespaces:
-        options += ["--userns", "4", "--userns2", "5"] if namespaces else []
-        with memory_file(b"".join(os.fsencode(each) + b"\0" for each in options)) as arguments:
-            fds = {3: arguments, **dict(zip((4, 5), namespaces, strict=False))}
-            command = [*limit_command(host, name, ceilings), *enter, host.bwrap, "--args", "3", *stay]
-            launch(making, "box", command, fds)
-            await _wait_for(making, "box", b"ok\n")
+    options += ["--userns", "4", "--userns2", "5"] if namespaces else []
+    with memory_file(b"".join(os.fsencode(each) + b"\0" for each in options)) as arguments:
+        fds = {3: arguments, **dict(zip((4, 5), namespaces, strict=False))}
+        command = [*limit_command(host, name, ceilings), *enter, host.bwrap, "--args", "3", *stay]
+        launch(making, "box", command, fds)
+        await _wait_for(making, "box", b"ok\n")
     return _only_child(making, "box", depth=2)
 
 

