@@ -10,6 +10,7 @@ import pytest
 from domain.causes import CONSEQUENCES, Cause
 from domain.support import NOT_YET
 from tests.docs.settings_page import settings_page
+from workflows import names
 
 ROOT = Path(__file__).parents[2]
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted(ROOT.glob("docs/**/*.md")), ROOT / "examples/README.md"]
@@ -48,6 +49,19 @@ def test_shell_blocks_are_of_the_kind_that_a_test_runs(page: Path) -> None:
 def test_what_tasks_may_not_declare_yet_is_on_the_page_of_limits() -> None:
     page = (ROOT / "docs/limits.md").read_text()
     assert [row.key for row in NOT_YET if f"`{row.key}`" not in page] == []
+
+
+def test_every_signal_for_a_client_is_on_the_page_of_the_temporal_client() -> None:
+    page = (ROOT / "docs/temporal-client.md").read_text()
+    signals = (names.SIGNAL_CANCEL, names.SIGNAL_STOP_TRIALS, names.SIGNAL_SET_PAUSED)
+    assert [name for name in signals if f"`{name}`" not in page] == []
+
+
+def test_tools_that_contributors_are_told_to_run_are_locked() -> None:
+    told = set(re.findall(r"^\.venv/bin/(\S+)", (ROOT / "CONTRIBUTING.md").read_text(), re.MULTILINE))
+    locked = set(re.findall(r"^([\w-]+)==", (ROOT / "requirements.lock").read_text(), re.MULTILINE))
+    assert "pre-commit" in told
+    assert told <= locked
 
 
 def test_the_table_of_causes_is_the_one_that_counts() -> None:
