@@ -31,13 +31,13 @@ class Target:
 @dataclass(frozen=True)
 class Admissible:
     """A request that may be asked once its hold is reserved. `hides_usage`: usage was asked for by us, and
-    the client that did not must not see the chunk with it. `price` is of the service that is asked for,
-    `max_output` the limit that the body carries. `is_translated`: the upstream does not speak its
-    protocol."""
+    the client that did not must not see the chunk with it. `service` is the service tier that is asked for,
+    by the client's word, `max_output` the limit that the body carries. `is_translated`: the upstream does
+    not speak its protocol."""
 
     body: bytes
     hold_nanos: int
-    price: ModelPrice
+    service: str | None
     adjustments: tuple[str, ...]
     max_output: int
     is_translated: bool
@@ -70,7 +70,8 @@ def admissible(wanted: Wanted, target: Target, body: JsonObject, beta: str) -> A
     is_translated = not target.upstream.speaks(dialect)
     if is_translated:
         adjustments += _make_translatable(target, dialect, body, is_stream=is_stream)
-    price = _of_service(target.price, body)
+    service = _service(target.price, body)
+    price = target.price.of_service(service) or target.price
     tokens_in = prompt_bound(dialect, body, n_bytes, limits)
     limit = tokens_out = 0
     if dialect != "embeddings":
@@ -86,7 +87,7 @@ def admissible(wanted: Wanted, target: Target, body: JsonObject, beta: str) -> A
     return Admissible(
         body=body.encode(),
         hold_nanos=hold_nanos,
-        price=price,
+        service=service,
         adjustments=tuple(adjustments),
         max_output=limit,
         is_translated=is_translated,
@@ -120,12 +121,11 @@ def _told(name: str) -> str:
     return ascii(name)[1:-1][:80]
 
 
-def _of_service(price: ModelPrice, body: JsonObject) -> ModelPrice:
+def _service(price: ModelPrice, body: JsonObject) -> str | None:
     service = body.values.get("service_tier")
-    found = price.of_service(service) if service is None or isinstance(service, str) else None
-    if found is None:
+    if service is not None and (not isinstance(service, str) or price.of_service(service) is None):
         raise Denial("no_price", f"service_tier {str(service)[:40]!r} of {price.model} has no known price")
-    return found
+    return service
 
 
 def _is_stream(wanted: Wanted, body: JsonObject) -> bool:

@@ -110,7 +110,7 @@ class Gateway:
             provider_key=key,
             hides_usage=admitted.hides_usage,
         )
-        call = OpenCall(self.ledger, row, grant, admitted.price, Meter(dialect))
+        call = OpenCall(self.ledger, row, grant, target.price, admitted.service, Meter(dialect))
         if not admitted.is_translated:
             return await self.forwarder.answer(request, call, outgoing)
         call.is_translated = True

@@ -75,12 +75,16 @@ class UpstreamError:
 
 @dataclass
 class OpenCall:
-    """A call whose hold is reserved. Its members are what is known of it so far."""
+    """A call whose hold is reserved. Its members are what is known of it so far.
+
+    `price` is the model's, with all its services; `service` is the one that was asked for.
+    """
 
     ledger: Ledger
     row: NewCall
     grant: KeyGrant
     price: ModelPrice
+    service: str | None
     meter: Meter
     http_status: int | None = None
     error_kind: str | None = None
@@ -148,15 +152,31 @@ class OpenCall:
         return self._end(error.end)
 
     def _cost(self, usage: CallUsage) -> int:
-        """By the service that was given. A reseller's own figure is what is billed."""
-        price = self.price.of_service(self.meter.service) or self.price
-        cost = cost_nanos(price, usage)
-        if self.meter.reported_usd is None or self.row.provider != "openrouter":
+        """By the service that was given. A reseller's own figure is what is billed; it is never nothing."""
+        cost = cost_nanos(self._given_price(), usage)
+        told = self.meter.reported_usd
+        reported = nanos_of_usd(told) if told is not None and self.row.provider == "openrouter" else 0
+        if reported == 0:
             return cost
-        reported = nanos_of_usd(self.meter.reported_usd)
         if abs(reported - cost) > _DIFFERENCE * max(reported, cost):
             log.warning("price differs", model=self.row.upstream_model, ours=cost, reported=reported)
         return reported
+
+    def _given_price(self) -> ModelPrice:
+        """A provider may give another service than was asked for, and bills what it gave."""
+        asked = self.price.of_service(self.service) or self.price
+        if self.meter.service is None:
+            return asked
+        given = self.price.of_service(self.meter.service)
+        if given is None:
+            log.warning("no price of this service", model=self.row.upstream_model, service=self.meter.service)
+        return given or asked
+
+    def _warn_of_another_model(self) -> None:
+        """The row says what was asked for, and so does the price."""
+        named = self.meter.model
+        if named is not None and not _is_same_model(self.row.upstream_model, named):
+            log.warning("another model answered", asked=self.row.upstream_model, named=named)
 
     def _end(self, status: EndStatus, usage: CallUsage | None = None, cost: int | None = None) -> CallEnd:
         return CallEnd(
@@ -178,6 +198,7 @@ class OpenCall:
 
     def _note_end(self, end: CallEnd) -> None:
         self._is_ended = True
+        self._warn_of_another_model()
         if end.cost_nanos is not None and end.cost_nanos > self.row.hold_nanos:
             log.error("call cost more than it held", call=self.row.call_id, model=self.row.upstream_model)
         log.info(
@@ -198,3 +219,9 @@ class OpenCall:
             is_client_gone=end.is_client_gone,
             is_upstream_cut=end.is_upstream_cut,
         )
+
+
+def _is_same_model(asked: str, named: str) -> bool:
+    """Whether an answer's model may be the one that was asked for: providers add dates, and drop owners."""
+    ours, theirs = (name.rpartition("/")[2].lower() for name in (asked, named))
+    return ours.startswith(theirs) or theirs.startswith(ours)

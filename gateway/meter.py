@@ -29,6 +29,7 @@ MAX_WHOLE_BYTES = 64 * 1024 * 1024
 _MAX_LINE_BYTES = 16 * 1024 * 1024
 # A reseller's figure beyond this is none; nor is one below 0, or one that is no number.
 MAX_COST_USD = 1_000_000.0
+_MAX_NAME = 200
 
 
 class Meter:
@@ -46,7 +47,9 @@ class Meter:
         self.error_kind: str | None = None
         """The upstream's own word for what went wrong within an answer that began well."""
         self.reported_usd: float | None = None
-        """What a reseller says that it charges."""
+        """What a reseller says that it charges, with what its own provider charges to a key of ours."""
+        self.model: str | None = None
+        """The model that answered, by the provider's word."""
         self.service: str | None = None
         """The service tier that was given, by the provider's word."""
 
@@ -107,11 +110,8 @@ class Meter:
         self._is_final = bool(self._numbers)
 
     def _read_part(self, part: dict[str, Any]) -> None:
-        if self._dialect == "gemini":
-            self._overlay(part.get("usageMetadata"))
-        else:
-            self._overlay(part.get("usage"))
-            self._note_service(part)
+        self._overlay(part.get("usageMetadata" if self._dialect == "gemini" else "usage"))
+        self._note_names(part)
         if part.get("error"):
             self._note_error(part["error"])
 
@@ -119,6 +119,7 @@ class Meter:
         kind = event.get("type")
         if self._dialect == "messages" and kind == "message_start":
             self._overlay(_member(event, "message").get("usage"))
+            self._note_names(_member(event, "message"))
         elif self._dialect == "messages" and kind == "message_delta":
             self._overlay(event.get("usage"))
             self._is_final = bool(event.get("usage"))
@@ -130,15 +131,16 @@ class Meter:
             self._note_error(event)
         elif self._dialect == "gemini":
             self._overlay(event.get("usageMetadata"))
+            self._note_names(event)
             self._is_final = _has_finish(event, "candidates", "finishReason")
         else:
             self._overlay(event.get("usage"))
-            self._note_service(event)
+            self._note_names(event)
             self._is_final = _has_finish(event, "choices", "finish_reason")
 
     def _read_response(self, response: dict[str, Any]) -> None:
         self._overlay(response.get("usage"))
-        self._note_service(response)
+        self._note_names(response)
         self._is_final = bool(response.get("usage"))
         if response.get("error"):
             self._note_error(response["error"])
@@ -149,15 +151,16 @@ class Meter:
             return
         told = cast(dict[str, Any], numbers)
         self._numbers |= {name: value for name, value in told.items() if value is not None}
-        cost = told.get("cost")
-        if isinstance(cost, int | float) and not isinstance(cost, bool) and 0 <= cost <= MAX_COST_USD:
-            self.reported_usd = float(cost)
-        self._note_service(told)
+        self.reported_usd = self.reported_usd if (cost := _charged(told)) is None else cost
+        self._note_names(told)
 
-    def _note_service(self, told: dict[str, Any]) -> None:
+    def _note_names(self, told: dict[str, Any]) -> None:
         service = told.get("service_tier")
         if isinstance(service, str):
-            self.service = service
+            self.service = service[:_MAX_NAME]
+        model = told.get("modelVersion" if self._dialect == "gemini" else "model")
+        if isinstance(model, str) and model:
+            self.model = model[:_MAX_NAME]
 
     def _note_error(self, error: Any) -> None:
         if (fault := fault_told(error)) is not None:
@@ -170,6 +173,22 @@ class Meter:
                 self.error_kind = word[:80]
                 return
         self.error_kind = "error"
+
+
+def _charged(usage: dict[str, Any]) -> float | None:
+    """A reseller's charge. With an account's own key at the upstream provider it is only the fee, or 0, and
+    that provider's charge comes on top; else it is all, and the upstream's share is told beside it."""
+    cost = _usd(usage.get("cost"))
+    upstream = _usd(_member(usage, "cost_details").get("upstream_inference_cost"))
+    if cost is None or upstream is None:
+        return cost
+    is_own_key = usage.get("is_byok")
+    return cost + upstream if is_own_key is True or (is_own_key is None and cost < upstream) else cost
+
+
+def _usd(value: Any) -> float | None:
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return float(value) if is_number and 0 <= value <= MAX_COST_USD else None
 
 
 def _has_finish(event: dict[str, Any], parts: str, reason: str) -> bool:
