@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import io
-import json
-import subprocess
 import tarfile
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,25 +24,14 @@ from store import archives, record
 from store.blobs import Blobs
 from store.database import Database
 from store.server_secret import ServerSecret
+from tests.client.harbor_peer import ask_harbor
 from tests.finished_jobs import DIGEST, accept, finished_job, publish
-
-HERE = Path(__file__).parent
-PEER = HERE.parents[1] / ".cache" / "harbor-peer" / "python"
 
 
 @pytest.fixture(scope="session")
 def harbor() -> Callable[[Path], dict[str, Any]]:
-    """Reads a job folder with Harbor. Fails, by its script's words, where no interpreter can be had."""
-    made = subprocess.run(["bash", HERE / "harbor_peer.sh"], capture_output=True, text=True, check=False)
-    assert made.returncode == 0, f"harbor_peer.sh: {made.stdout}{made.stderr}"
-
-    def read(folder: Path) -> dict[str, Any]:
-        script = HERE / "harbor_reads_our_folder.py"
-        told = subprocess.run([PEER, script, folder], capture_output=True, text=True, check=False)
-        assert told.returncode == 0, told.stderr
-        return json.loads(told.stdout)
-
-    return read
+    """Reads a job folder with Harbor."""
+    return partial(ask_harbor, "harbor_reads_our_folder.py")
 
 
 async def download(db: Database, blobs: Blobs, home: Path, job_id: str) -> Path:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -13,10 +12,9 @@ import pytest
 from activities.traces.atif import RunFacts, trajectory
 from activities.traces.roster import PARSERS
 from domain.trajectory import FinalMetrics, Trajectory, TrajectoryAgent
+from tests.client.harbor_peer import ask_harbor
 
-HERE = Path(__file__).parent
-PEER = HERE.parents[1] / ".cache" / "harbor-peer" / "python"
-STREAMS = HERE.parent / "fixtures" / "streams"
+STREAMS = Path(__file__).parents[1] / "fixtures" / "streams"
 NAMES = sorted(path.stem for path in STREAMS.glob("*.jsonl"))
 PROMPT: tuple[str, dict[str, Any]] = ("prompt", {"_prompt": {"text": "create hello.txt"}})
 MEASURED = FinalMetrics(
@@ -70,9 +68,7 @@ def subagents_stream() -> list[bytes]:
 
 @pytest.fixture(scope="module")
 def judged(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """What Harbor says of every trajectory. Fails, by its script's words, where no Harbor can be had."""
-    made = subprocess.run(["bash", HERE / "harbor_peer.sh"], capture_output=True, text=True, check=False)
-    assert made.returncode == 0, f"harbor_peer.sh: {made.stdout}{made.stderr}"
+    """What Harbor says of every trajectory."""
     folder = tmp_path_factory.mktemp("trajectories")
     runs = {name: captured(name, measured=MEASURED) for name in NAMES}
     runs["subagents"] = run_of(subagents_stream(), "claude", system_prompt="Be brief.")
@@ -82,10 +78,7 @@ def judged(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     runs["prompt"] = only_prompt
     for name, run in runs.items():
         (folder / f"{name}.json").write_text(json.dumps(run.document()))
-    script = HERE / "harbor_reads_trajectories.py"
-    told = subprocess.run([PEER, script, folder], capture_output=True, text=True, check=False)
-    assert told.returncode == 0, told.stderr
-    return json.loads(told.stdout)
+    return ask_harbor("harbor_reads_trajectories.py", folder)
 
 
 def test_harbor_finds_nothing_wrong(judged: dict[str, Any]) -> None:

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
 from tests.cli.stack_harness import SOURCE, temporary_stack
+from tests.client.harbor_peer import ask_harbor
 from tests.running_platform import OWN_SOURCE, RunningPlatform
 
 HARNESSES = ("claude", "codex", "gemini", "qwen", "kimi", "opencode", "droid")
 MODEL = "scripted/hello"
-INSTRUCTION = "Create the file `/app/hello.txt` with the one line `Hello, world!`.\n"
+EXAMPLE = SOURCE / "examples" / "tasks" / "hello-file"
+INSTRUCTION = (EXAMPLE / "instruction.md").read_text()
 COMMAND = r"printf 'Hello, world!\n' > /app/hello.txt"
 # What examples/scripted/hello.yaml bills for its two turns: 1200 × 3 + 300 × 0.3 + 40 × 15 dollars a million,
 # and 100 × 3 + 1500 × 0.3 + 12 × 15.
@@ -29,6 +33,7 @@ TEST_SCRIPT = """#!/bin/sh
 mkdir -p /logs/verifier
 if [ "$(cat /app/hello.txt)" = "Hello, world!" ]; then echo 1; else echo 0; fi > /logs/verifier/reward.txt
 """
+# The example's own Dockerfile is for machines that can fetch its image; `local` needs none.
 DOCKERFILES = {
     "glibc": "FROM evolve-test/debian:bookworm\nWORKDIR /app\n",
     "musl": "FROM evolve-test/busybox:1\nWORKDIR /app\n",
@@ -49,6 +54,17 @@ NAMES_OF_STDOUT = {
     "opencode": "opencode.txt",
     "droid": "droid.txt",
 }
+# Where each keeps the session of its run, below HOME, with what the model said in it.
+SESSIONS = {
+    "claude": ".claude/projects/-app/*.jsonl",
+    "codex": ".codex/sessions/*/*/*/rollout-*.jsonl",
+    "gemini": ".gemini/tmp/*/chats/session-*.jsonl",
+    "qwen": ".qwen/projects/-app/chats/*.jsonl",
+    "kimi": ".kimi-code/sessions/*/*/agents/main/wire.jsonl",
+    "opencode": ".local/share/opencode/opencode.db*",
+    "droid": ".factory/sessions/-app/*.jsonl",
+}
+LAST_WORDS = "The file is written."
 
 
 @dataclass(frozen=True)
@@ -64,17 +80,20 @@ class Place:
         return f"hello-{self.libc}-{'root' if self.is_root else 'user'}"
 
     def tree(self) -> dict[str, str]:
-        """The task's files."""
-        dockerfile = DOCKERFILES[self.libc] + ("" if self.is_root else ADD_USER[self.libc])
-        return {
-            f"{self.task}/task.toml": (
-                'schema_version = "1.3"\n[environment]\nnetwork_mode = "no-network"\nmemory_mb = 2048\n'
-                "[agent]\ntimeout_sec = 240.0\n"
-            ),
-            f"{self.task}/instruction.md": INSTRUCTION,
-            f"{self.task}/environment/Dockerfile": dockerfile,
-            f"{self.task}/tests/test.sh": TEST_SCRIPT,
+        """The example task's files: as they are on `local`, else on an image of this machine.
+
+        Its tests are run by bash, which the image with musl has not: there they are our own.
+        """
+        files = {
+            str(path.relative_to(EXAMPLE)): path.read_text() for path in EXAMPLE.rglob("*") if path.is_file()
         }
+        if self.provider != "local" or not self.is_root:
+            files["environment/Dockerfile"] = DOCKERFILES[self.libc] + (
+                "" if self.is_root else ADD_USER[self.libc]
+            )
+        if self.libc == "musl":
+            files["tests/test.sh"] = TEST_SCRIPT
+        return {f"{self.task}/{name}": text for name, text in files.items()}
 
 
 @contextmanager
@@ -103,6 +122,7 @@ def run_harnesses(platform: RunningPlatform, place: Place, harnesses: tuple[str,
         "agents": [{"name": name, "model_name": MODEL} for name in harnesses],
         "n_concurrent_trials": 1,
         "sandbox_provider": place.provider,
+        "agent_timeout_multiplier": 2.0,
         "retry": {"max_retries": 0},
     }
     job = platform.await_job(platform.start_job(body, place.task), PATIENCE_SEC)
@@ -147,7 +167,7 @@ def check_trace(platform: RunningPlatform, trial: dict[str, Any]) -> None:
         if event["type"] == "agent_message_chunk"
     )
     assert "I will write the file." in said
-    assert said.endswith("The file is written.")
+    assert said.endswith(LAST_WORDS)
     gateway = [event["data"]["update"] for event in events if event["seq"] >= 1_000_000_000]
     assert [round(line["usage"]["costUsd"] * 1e9) for line in gateway] == CALL_NANOS
 
@@ -157,7 +177,34 @@ def check_files(files: dict[str, bytes], harness: str) -> None:
     trajectory = json.loads(files["agent/trajectory.json"])
     assert trajectory["schema_version"] == "ATIF-v1.7"
     assert trajectory["final_metrics"]["total_cost_usd"] == sum(CALL_NANOS) / 1e9
-    home = json.loads(files["agent/agent-home.json"])
-    assert home["files"], "the harness left a home"
+    check_home(files, harness)
     leaking = [path for path, content in files.items() if b"evk-" in content]
     assert not leaking, f"the virtual key is in {leaking}"
+
+
+def check_home(files: dict[str, bytes], harness: str) -> None:
+    """What the record of the home says was kept is what was downloaded, and its session is among it."""
+    kept = json.loads(files["agent/agent-home.json"])["files"]
+    told = {file["path"]: (file["size"], file["sha256"]) for file in kept}
+    held = {path: _size_and_digest(files[f"agent/{path}"]) for path in told}
+    assert held == told
+    sessions = [path for path in told if fnmatchcase(path, SESSIONS[harness])]
+    assert any(LAST_WORDS.encode() in files[f"agent/{path}"] for path in sessions), sorted(told)
+
+
+def _size_and_digest(content: bytes) -> tuple[int, str]:
+    return len(content), hashlib.sha256(content).hexdigest()
+
+
+def check_trajectories(platform: RunningPlatform, runs: dict[str, Any], folder: Path) -> None:
+    """Harbor's own validator finds nothing wrong, and counts a prompt, two turns and a call."""
+    for harness, trial in runs.items():
+        content = platform.trial_files(trial["id"])["agent/trajectory.json"]
+        (folder / f"{harness}.json").write_bytes(content)
+    judged = ask_harbor("harbor_reads_trajectories.py", folder)
+    assert set(judged) == set(runs)
+    for harness, seen in judged.items():
+        assert (harness, seen["errors"]) == (harness, [])
+        assert seen["version"] == "ATIF-v1.7"
+        assert (harness, seen["sources"][-3:]) == (harness, ["user", "agent", "agent"])
+        assert (harness, len(seen["tools"])) == (harness, 1)
