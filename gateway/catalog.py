@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+import structlog
 from pydantic import SecretStr
 
 from domain.models import SCRIPTED
@@ -16,8 +17,10 @@ from gateway.upstreams import Upstream
 from store.database import Database
 from store.keys import GrantedModel, KeyGrant
 from store.prices import current_prices
-from store.provider_keys import provider_key
+from store.provider_keys import UnreadableProviderKey, provider_key
 from store.server_secret import ServerSecret
+
+log = structlog.get_logger()
 
 # An operator's new price or key counts after this long.
 AGE_SEC = 5.0
@@ -62,8 +65,13 @@ class Catalog:
         key = self._provider_keys.get(of_whom)
         if key is not None:
             return key
-        async with answering():
-            key = await provider_key(self.db, self.secret, *of_whom)
+        try:
+            async with answering():
+                key = await provider_key(self.db, self.secret, *of_whom)
+        except UnreadableProviderKey as error:
+            # Not passed over for another key: that would be billed to somebody else.
+            log.error("a provider's key cannot be read", provider=upstream.name, error=str(error))
+            raise Denial("no_provider_key", f"the gateway cannot read its key of {upstream.name}") from None
         if key is None and upstream.name in self.keys:
             key = self.keys[upstream.name].get_secret_value()
         if key is None:

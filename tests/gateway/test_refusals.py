@@ -11,6 +11,8 @@ import structlog
 
 from store.database import Database, now
 from store.keys import revoke_keys
+from store.provider_keys import set_provider_key
+from store.server_secret import ServerSecret
 from tests.gateway.conftest import DOLLAR, PROVIDER_KEY, Door, ended
 from tests.gateway.fake_provider import SSE, FakeProvider, Reply, events
 
@@ -63,6 +65,16 @@ async def test_a_provider_without_a_key_is_told_to_the_trial(door: Door) -> None
     status, received, _ = await door.post("/v1/messages", MESSAGES)
     assert (status, "no key of anthropic" in received.decode()) == (400, True)
     assert [(call.status, call.refusal) for call in await door.calls()] == [("refused", "no_provider_key")]
+
+
+async def test_a_provider_s_key_that_does_not_open_is_told_to_the_trial(door: Door, db: Database) -> None:
+    await set_provider_key(db, ServerSecret("another secret of an earlier installation"), "anthropic", "sk")
+    status, received, answer = await door.post("/v1/messages", MESSAGES)
+    assert (status, answer.headers["x-evolve-reason"]) == (400, "no_provider_key")
+    assert "cannot read its key of anthropic" in json.loads(received)["error"]["message"]
+    assert [(call.status, call.refusal) for call in await door.calls()] == [("refused", "no_provider_key")]
+    assert (await door.post("/v1/messages/count_tokens", MESSAGES))[0] == 400
+    assert door.provider.hits == []
 
 
 @pytest.mark.parametrize(
