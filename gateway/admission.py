@@ -49,7 +49,7 @@ def granted_model(grant: KeyGrant, wanted: Wanted, body: JsonObject) -> GrantedM
     name = wanted.model if wanted.protocol == "gemini" else body.values.get("model")
     if not isinstance(name, str):
         raise Denial("invalid", "model must be a string")
-    model = grant.model(name)
+    model = grant.model(name, wanted.dialect)
     if model is None:
         raise Denial("no_model", f"The model `{name[:200]}` does not exist or this key may not use it")
     return model

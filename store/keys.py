@@ -17,7 +17,7 @@ from sqlalchemy import Index
 from sqlmodel import Field
 
 from domain.errors import EvolveError
-from domain.models import route_of
+from domain.models import MODEL_PROVIDERS, SCRIPTED, route_of
 from store.database import Database, Row, json_column, nanos_column, time_column
 from store.server_secret import ServerSecret
 
@@ -122,20 +122,34 @@ class KeyGrant(BaseModel):
     max_in_flight: int
     expires_at: datetime
 
-    def model(self, name: str) -> GrantedModel | None:
-        """The model of that id, exact or of a granted family, or None when the key may not call it."""
-        exact = next((model for model in self.models if model.name == name != ANY_MODEL), None)
-        return exact or self._of_family(name)
+    def model(self, name: str, protocol: str | None = None) -> GrantedModel | None:
+        """The model of that id, exact or of a granted family, or None when the key may not call it.
 
-    def _of_family(self, name: str) -> GrantedModel | None:
+        `protocol` is the one that asks: of several families it tells whose a name is that no table knows.
+        """
+        exact = next((model for model in self.models if model.name == name != ANY_MODEL), None)
+        return exact or self._of_family(name, protocol)
+
+    def _of_family(self, name: str, protocol: str | None) -> GrantedModel | None:
         """A name that no table knows is taken for a family's own: what has no price is refused anyway."""
+        families = [model.provider for model in self.models if model.name == ANY_MODEL]
         route = route_of(name)
-        for family in self.models:
-            is_own = route.provider == family.provider if route else "/" not in name
-            if family.name == ANY_MODEL and is_own:
-                upstream = route.upstream_model if route else name
-                return GrantedModel(name=name, provider=family.provider, upstream_model=upstream)
-        return None
+        if route is not None:
+            of_whom = [provider for provider in families if provider == route.provider]
+        else:
+            of_whom = [] if "/" in name else _speaking(families, protocol)
+        if len(of_whom) != 1:
+            return None
+        upstream = route.upstream_model if route else name
+        return GrantedModel(name=name, provider=of_whom[0], upstream_model=upstream)
+
+
+def _speaking(families: list[str], protocol: str | None) -> list[str]:
+    """Those whose a bare name may be, where there are several: scripted models are asked by their prefix."""
+    if len(families) < 2:
+        return families
+    known = [MODEL_PROVIDERS[name] for name in families if name in MODEL_PROVIDERS and name != SCRIPTED]
+    return [provider.name for provider in known if protocol in provider.protocols]
 
 
 class KeyRevoked(EvolveError):

@@ -94,3 +94,19 @@ async def test_a_judges_key_admits_any_model_of_its_family_and_no_other(db: Data
     assert [grant.model(name) for name in ("gpt-5", "openai/gpt-5", "scripted/judge", "x/claude-1")] == [
         None
     ] * 4
+
+
+async def test_a_name_that_no_table_knows_is_of_the_family_that_is_asked_in_its_protocol(
+    db: Database,
+) -> None:
+    families = tuple(GrantedModel.family(name) for name in ("anthropic", "openai", "scripted"))
+    grant = await find_key(db, SECRET, await mint_key(db, SECRET, key_plan(role="judge", models=families)))
+    assert grant is not None
+    found = [
+        grant.model("davinci-9", protocol) for protocol in ("responses", "chat", "messages", "gemini", None)
+    ]
+    assert [model and model.provider for model in found] == ["openai", "openai", "anthropic", None, None]
+    # What a table knows is whose it is, whoever asks.
+    known = grant.model("claude-sonnet-4-6", "chat")
+    assert known is not None
+    assert known.provider == "anthropic"
