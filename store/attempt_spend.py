@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from datetime import datetime
 from typing import Any
 
@@ -57,7 +56,8 @@ class AttemptSpend(BaseModel):
     some calls are under way, or some were measured and some never will be.
 
     `refusals` counts those of the gateway by kind; the last two are of the call that ended last.
-    `n_calls_after_refusal` tells a refusal that ended the work from one that it went on after.
+    `n_calls_after_refusal` tells a refusal that ended the work from one that it went on after: it counts
+    the calls that began once the last refusal had been told.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -81,8 +81,10 @@ _SPEND = """
 WITH k AS (
   SELECT id FROM gateway_keys
   WHERE trial_id = $1 AND attempt_number = $2 AND role = $3 AND ($4::text IS NULL OR step = $4)),
-r AS (
-  SELECT max(c.started_at) AS at FROM gateway_calls c JOIN k ON k.id = c.key_id WHERE c.status = 'refused')
+f AS (
+  SELECT c.refusal, count(*) AS n, max(c.ended_at) AS at
+  FROM gateway_calls c JOIN k ON k.id = c.key_id WHERE c.status = 'refused' GROUP BY c.refusal),
+r AS (SELECT max(at) AS at FROM f)
 SELECT
   coalesce(sum(c.cost_nanos), 0)::bigint AS spent_nanos,
   coalesce(sum(c.cost_nanos) FILTER (WHERE c.status <> 'held'), 0)::bigint AS measured_nanos,
@@ -97,7 +99,8 @@ SELECT
   coalesce(sum(c.cache_write_1h_tokens), 0)::bigint AS cache_write_1h_tokens,
   coalesce(sum(c.output_tokens), 0)::bigint AS output_tokens,
   sum(c.reasoning_tokens)::bigint AS reasoning_tokens,
-  coalesce(array_agg(c.refusal ORDER BY c.started_at) FILTER (WHERE c.status = 'refused'), '{}') AS refusals,
+  (SELECT coalesce(jsonb_object_agg(refusal, n), '{}') FROM f) AS refusals,
+  (SELECT refusal FROM f ORDER BY at DESC LIMIT 1) AS last_refusal,
   count(*) FILTER (WHERE c.status <> 'refused' AND c.started_at > r.at) AS n_calls_after_refusal,
   (array_agg(c.http_status ORDER BY c.ended_at DESC, c.started_at DESC)
     FILTER (WHERE c.status NOT IN ('open', 'refused')))[1] AS last_http_status,
@@ -118,12 +121,9 @@ async def attempt_spend(
     """The sums of one attempt number and role, of one step or all together; zeros when it made no call."""
     pool = await db.pool()
     row = dict(await pool.fetchrow(_SPEND, trial_id, attempt_number, role, step))
-    refusals: list[RefusalKind] = row.pop("refusals")
     return AttemptSpend(
         **{name: row[name] for name in AttemptSpend.model_fields if name in row},
         usage=CallUsage(**{name: row[name] for name in _USAGE_COLUMNS}),
-        refusals=dict(Counter(refusals)),
-        last_refusal=refusals[-1] if refusals else None,
         source=_source(row["n_measured"], row["n_open"], row["n_unmeasured"]),
     )
 

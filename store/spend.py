@@ -120,7 +120,8 @@ class CallEnd(BaseModel):
 # One statement, so that a call costs one round trip and one commit. It locks the key's row, then the
 # user's, then the organization's, and so does a settle: the one order. A locked row is read as its last
 # writer left it, so that no two calls are admitted on the same room. The own cap comes first: a trial that
-# has spent its own is scored, whatever the budgets above it say.
+# has spent its own is scored, whatever the budgets above it say. A refusal ends when it is told, by the
+# gateway's own clock and what it took here: it may have waited long since the call began.
 _RESERVE = """
 WITH k AS MATERIALIZED (SELECT * FROM gateway_keys WHERE id = $2 FOR UPDATE),
 u AS MATERIALIZED (
@@ -155,7 +156,7 @@ placed AS (
   SELECT $1, key_id, org_id, $3, $4, $5, $6, $7, $8, $9, $10::timestamptz, $11, false, false,
          CASE WHEN refusal IS NULL THEN 'open' ELSE 'refused' END, refusal,
          refusal IS NULL AND user_id IS NOT NULL, CASE WHEN refusal IS NULL THEN month END,
-         CASE WHEN refusal IS NOT NULL THEN $10::timestamptz END
+         CASE WHEN refusal IS NOT NULL THEN $12::timestamptz + (clock_timestamp() - statement_timestamp()) END
   FROM v
   ON CONFLICT (id) DO UPDATE SET status = excluded.status, refusal = excluded.refusal,
     is_on_credits = excluded.is_on_credits, budget_month = excluded.budget_month,
@@ -209,8 +210,10 @@ INSERT INTO gateway_calls (
   id, key_id, org_id, gateway_id, protocol, model, provider, upstream_model, price_version, hold_nanos,
   started_at, adjustments, is_client_gone, is_upstream_cut, status, refusal, is_on_credits, ended_at)
 SELECT $1, id, org_id, $3, $4, $5, $6, $7, $8, $9, $10::timestamptz, $11, false, false, 'refused', $12, false,
-       $10::timestamptz
-FROM gateway_keys WHERE id = $2 ON CONFLICT (id) DO NOTHING
+       $13::timestamptz + (clock_timestamp() - statement_timestamp())
+FROM gateway_keys WHERE id = $2
+ON CONFLICT (id) DO UPDATE SET refusal = excluded.refusal, ended_at = excluded.ended_at
+WHERE gateway_calls.status = 'refused'
 """
 _OPEN = """
 SELECT id FROM gateway_calls
@@ -236,7 +239,7 @@ async def reserve(db: Database, call: NewCall) -> Refusal | None:
     with its id; one that was admitted already stays admitted and holds nothing twice.
     """
     pool = await db.pool()
-    row = await pool.fetchrow(_RESERVE, *_members(call))
+    row = await pool.fetchrow(_RESERVE, *_members(call), now())
     if row is None:
         return Refusal(kind="key_dead", message=MESSAGES["key_dead"])
     if row["refusal"] is None or row["n_placed"] == 0:
@@ -244,9 +247,10 @@ async def reserve(db: Database, call: NewCall) -> Refusal | None:
     return _refusal(row)
 
 
-async def record_refusal(db: Database, call: NewCall, kind: UnservedKind) -> None:
-    """A call that holds nothing, for nobody could answer it: its trial is told by this row."""
-    await (await db.pool()).execute(_REFUSE, *_members(call), kind)
+async def record_refusal(db: Database, call: NewCall, kind: RefusalKind) -> None:
+    """A call that holds nothing: its trial is told by this row why. One that was refused already has its
+    kind changed; one that was admitted stays as it is."""
+    await (await db.pool()).execute(_REFUSE, *_members(call), kind, now())
 
 
 def _members(call: NewCall) -> tuple[Any, ...]:

@@ -11,7 +11,7 @@ from domain.vocabulary import SpendSource
 from store.attempt_spend import attempt_calls, attempt_spend
 from store.database import Database, now
 from store.keys import KeyPlan, revoke_keys
-from store.spend import NewCall, Refusal, book_open_holds, reserve, settle_call
+from store.spend import NewCall, Refusal, book_open_holds, record_refusal, reserve, settle_call
 from tests.store.money_factory import at_once, ended, measured, minted, new_call
 
 
@@ -258,6 +258,39 @@ async def test_refusals_and_the_last_failure_are_facts_of_the_attempt(db: Databa
     assert (refused_last.last_refusal, refused_last.n_calls_after_refusal) == ("own_cap", 0)
     assert (refused_last.last_http_status, refused_last.last_error_kind) == (400, "context")
     assert (went_on.last_refusal, went_on.n_calls_after_refusal) == ("own_cap", 1)
+
+
+async def test_a_call_that_began_while_another_waited_to_be_refused_did_not_go_on_after_it(
+    db: Database,
+) -> None:
+    plan = await minted(db)
+    waiting = new_call(plan, 2000, started_at=now() - timedelta(minutes=3))
+    await admitted(db, plan, 10, started_at=now() - timedelta(minutes=1))
+    assert await reserve(db, waiting) is not None
+    ended_by_it = await attempt_spend(db, plan.trial_id, 1, "agent")
+    await admitted(db, plan, 10)
+    went_on = await attempt_spend(db, plan.trial_id, 1, "agent")
+    assert (ended_by_it.last_refusal, ended_by_it.n_calls_after_refusal) == ("own_cap", 0)
+    assert went_on.n_calls_after_refusal == 1
+
+
+async def test_the_refusal_that_was_told_last_is_the_last_whenever_it_was_asked_for(db: Database) -> None:
+    plan = await minted(db, cap_nanos=1000)
+    early = new_call(plan, 2000, started_at=now() - timedelta(minutes=3))
+    await record_refusal(db, new_call(plan, 0), "unpriced")
+    assert await reserve(db, early) is not None
+    spend = await attempt_spend(db, plan.trial_id, 1, "agent")
+    assert (spend.refusals, spend.last_refusal) == ({"unpriced": 1, "own_cap": 1}, "own_cap")
+    await record_refusal(db, early, "in_flight")
+    spend = await attempt_spend(db, plan.trial_id, 1, "agent")
+    assert (spend.refusals, spend.last_refusal) == ({"unpriced": 1, "in_flight": 1}, "in_flight")
+
+
+async def test_an_admitted_call_is_not_made_refused(db: Database) -> None:
+    plan = await minted(db)
+    call = await admitted(db, plan, 100)
+    await record_refusal(db, call, "in_flight")
+    assert (await call_row(db, call))["status"] == "open"
 
 
 async def test_the_calls_of_an_attempt_come_in_order_with_what_was_changed(db: Database) -> None:
