@@ -41,7 +41,7 @@ from domain.vocabulary import (
 )
 from store import import_record
 from store.datasets import DatasetTask
-from store.hosts import live_host
+from store.hosts import find_builder
 
 
 class Imports:
@@ -75,10 +75,15 @@ class Imports:
                 total=len(tasks),
                 state=DatasetVersionState.BUILDING,
             )
-            host = await live_host(db)
-        return ParsedDataset(
-            version_id=row["version_id"], tasks=tasks, queue=host.follow_queue if host else ""
-        )
+            queue = await self._build_queue()
+        return ParsedDataset(version_id=row["version_id"], tasks=tasks, queue=queue)
+
+    async def _build_queue(self) -> str:
+        """Of a host that can build for the default provider, or else for another; empty: whoever comes."""
+        default = self._hands.default_provider
+        others = [name for name in self._hands.capabilities if name != default]
+        found = await find_builder(self._hands.db, [default, *others])
+        return found[0].follow_queue if found else ""
 
     async def _import_row(self, import_id: str) -> Any:
         pool = await self._hands.db.pool()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -258,13 +259,21 @@ async def away_trials(db: Database) -> list[Any]:
     )
 
 
-async def live_host(db: Database, provider: str | None = None) -> Host | None:
-    """A host whose lease is running, the one that serves `provider` when given; the newest lease first."""
-    query = select(Host).where(col(Host.lease_expires_at) > now()).order_by(col(Host.lease_expires_at).desc())
+async def find_builder(db: Database, providers: Sequence[str]) -> tuple[Host, str] | None:
+    """A host, and the first of the providers that it serves; None when no host serves any.
+
+    A host that lives comes before one that is away, then the earlier provider, then the newest lease.
+    """
+    query = select(Host).order_by(col(Host.lease_expires_at).desc())
     async with db.session() as session:
         hosts = list((await session.execute(query)).scalars().all())
-    serving = [h for h in hosts if provider is None or h.providers.get(provider, {}).get("ok")]
-    return serving[0] if serving else None
+    at = now()
+    for is_live in (True, False):
+        for provider in providers:
+            for host in hosts:
+                if (host.lease_expires_at > at) is is_live and host.providers.get(provider, {}).get("ok"):
+                    return host, provider
+    return None
 
 
 async def newest_host(db: Database) -> Host | None:
