@@ -110,8 +110,15 @@ FROM gateway_calls c JOIN k ON k.id = c.key_id CROSS JOIN r
 """
 _CALLS = """
 SELECT c.*, k.role, k.step FROM gateway_calls c JOIN gateway_keys k ON k.id = c.key_id
-WHERE k.trial_id = $1 AND k.attempt_number = $2 ORDER BY c.started_at, c.id
+WHERE k.trial_id = $1 AND k.attempt_number = $2 AND ($3::text IS NULL OR k.role = $3)
+ORDER BY c.started_at, c.id LIMIT $4
 """
+_N_CALLS = """
+SELECT count(*) FROM gateway_calls c JOIN gateway_keys k ON k.id = c.key_id
+WHERE k.trial_id = $1 AND k.attempt_number = $2 AND k.role = $3
+"""
+MAX_CALLS = 20_000
+"""The most calls of an attempt that are read at once: an agent may have made any number."""
 _USAGE_COLUMNS = tuple(CallUsage.model_fields)
 
 
@@ -134,10 +141,18 @@ def _source(n_measured: int, n_open: int, n_unmeasured: int) -> SpendSource:
     return SpendSource.ASSUMED_CAP if n_unmeasured else SpendSource.MEASURED
 
 
-async def attempt_calls(db: Database, trial_id: str, attempt_number: int) -> list[CallRow]:
-    """All calls of an attempt number, refused ones included, in the order in which they were made."""
+async def attempt_calls(
+    db: Database, trial_id: str, attempt_number: int, role: KeyRole | None = None
+) -> list[CallRow]:
+    """The first `MAX_CALLS` calls of an attempt number, of one role or all, refused ones included, in the
+    order in which they were made."""
     pool = await db.pool()
-    return [_call(row) for row in await pool.fetch(_CALLS, trial_id, attempt_number)]
+    return [_call(row) for row in await pool.fetch(_CALLS, trial_id, attempt_number, role, MAX_CALLS)]
+
+
+async def count_calls(db: Database, trial_id: str, attempt_number: int, role: KeyRole) -> int:
+    """How many calls of an attempt number and role there are, refused ones included."""
+    return int(await (await db.pool()).fetchval(_N_CALLS, trial_id, attempt_number, role))
 
 
 def _call(row: Any) -> CallRow:

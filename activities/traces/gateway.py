@@ -8,7 +8,7 @@ from domain.money import usd_of_nanos
 from domain.trajectory import FinalMetrics
 from domain.trials import wire_time
 from domain.vocabulary import SpendSource
-from store.attempt_spend import CallRow, attempt_calls, attempt_spend
+from store.attempt_spend import CallRow, attempt_calls, attempt_spend, count_calls
 from store.database import Database
 from store.fences import Fence
 from store.traces import GATEWAY_SEQ_BASE, write_events
@@ -28,13 +28,18 @@ async def measured_metrics(db: Database, fence: Fence) -> FinalMetrics | None:
 
 
 async def write_gateway_lines(db: Database, fence: Fence) -> None:
-    """One `usage` event a call of the agent's, in the order in which they were made.
+    """One `usage` event a call of the agent's, in the order in which they were made, and a `trace_loss` for
+    those beyond the first `MAX_CALLS`.
 
     To be called once no more calls are made, and again when one was measured after all.
     """
-    calls = await attempt_calls(db, fence.trial_id, fence.attempt_number)
-    agents = [call for call in calls if call.role == "agent"]
-    rows = [(GATEWAY_SEQ_BASE + n, "usage", gateway_usage(call)) for n, call in enumerate(agents)]
+    of = (fence.trial_id, fence.attempt_number, "agent")
+    calls = await attempt_calls(db, *of)
+    rows = [(GATEWAY_SEQ_BASE + n, "usage", gateway_usage(call)) for n, call in enumerate(calls)]
+    n_lost = await count_calls(db, *of) - len(calls)
+    if n_lost > 0:
+        told = {"reason": f"calls after the first {len(calls)}", "events": n_lost}
+        rows.append((GATEWAY_SEQ_BASE + len(calls), "trace_loss", told))
     await write_events(db, fence, rows)
 
 

@@ -15,6 +15,7 @@ from activities.traces.lines import LineSplitter, LongLine
 from activities.traces.live import LiveTrace
 from activities.traces.roster import PARSERS
 from domain.vocabulary import AttemptPhase
+from store import attempt_spend
 from store.database import Database
 from store.fences import Fence
 from store.spend import reserve, settle_call
@@ -226,3 +227,24 @@ async def test_the_gateways_calls_come_last(db: Database, fence: Fence) -> None:
     assert unmeasured == {
         "promptTokens": None, "completionTokens": None, "cachedTokens": None, "costUsd": None, "extra": {},
     }  # fmt: skip
+
+
+async def test_more_calls_than_a_trace_holds_are_told_as_lost(
+    db: Database, fence: Fence, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(attempt_spend, "MAX_CALLS", 3)
+    plan = await minted(db, job_id=fence.job_id, trial_id=fence.trial_id)
+    judge = await minted(db, job_id=fence.job_id, trial_id=fence.trial_id, role="judge")
+    for of in (judge, judge, plan, plan, plan):
+        await reserve(db, new_call(of, 1))
+    await write_gateway_lines(db, fence)
+    assert [row[1] for row in await rows(db, fence) if row[0] >= GATEWAY_SEQ_BASE] == ["usage"] * 3
+    for _ in range(2):
+        await reserve(db, new_call(plan, 2000))
+    for _ in range(2):
+        await write_gateway_lines(db, fence)
+    *kept, lost = [row for row in await rows(db, fence) if row[0] >= GATEWAY_SEQ_BASE]
+    assert [row[1] for row in kept] == ["usage"] * 3
+    assert lost == (
+        GATEWAY_SEQ_BASE + 3, "trace_loss", {"reason": "calls after the first 3", "events": 2},
+    )  # fmt: skip
