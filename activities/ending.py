@@ -7,7 +7,7 @@ import structlog
 from activities.sandboxes.base import SandboxProvider
 from domain.errors import DeleteRefused, InfrastructureFailure
 from store.database import Database
-from store.incidents import IncidentKind, note_incident
+from store.incidents import IncidentKind, note_incident, resolve_incident
 
 log = structlog.get_logger()
 
@@ -25,6 +25,8 @@ async def end_box(db: Database, provider: SandboxProvider, box_id: str) -> bool:
         log.error("a box cannot be destroyed", box=box_id, message=message)
         await note_incident(db, IncidentKind.DELETE_REFUSED, box_id, message)
         return False
+    # An earlier try may have been refused.
+    await resolve_incident(db, IncidentKind.DELETE_REFUSED, box_id)
     return True
 
 

@@ -8,7 +8,7 @@ from activities.trial_context import Hands
 from domain.reaping import FoundBox, LeaseState, Leftover, LeftoverKind, why_reap_box
 from store.database import now
 from store.hosts import mark_gone
-from store.incidents import IncidentKind, resolve_incident
+from store.incidents import resolve_vanished
 from store.leftovers import holding_lease, lease_states, over_leases
 
 
@@ -16,6 +16,7 @@ async def reap_boxes(hands: Hands, *, is_dry: bool) -> list[Leftover]:
     """Boxes that no live trial leases, and leases without a box; the leases' own word is the last."""
     reaped: list[Leftover] = []
     listed: set[str] = set()
+    looked_at = now()
     for provider in hands.providers.values():
         boxes = await provider.list(hands.installation_id)
         listed |= {box.tag.name for box in boxes}
@@ -24,6 +25,9 @@ async def reap_boxes(hands: Hands, *, is_dry: bool) -> list[Leftover]:
             why = _why(box, leases.get(box.tag.name))
             if why is not None and (is_dry or await _end(hands, provider, box)):
                 reaped.append(_leftover(hands, LeftoverKind.BOX, box.tag.name, why))
+    if not is_dry:
+        # Somebody else ended those: an operator at the provider, or their lifetime.
+        await resolve_vanished(hands.db, hands.settings.host_id, list(hands.providers), listed, looked_at)
     return reaped + await _give_back_room(hands, listed, is_dry=is_dry)
 
 
@@ -37,10 +41,8 @@ async def _end(hands: Hands, provider: SandboxProvider, box: BoxListing) -> bool
     async with holding_lease(hands.db, name) as lease:
         if _why(box, lease) is None:
             return False
-        is_gone = await end_box(hands.db, provider, box.box_id)
+        await end_box(hands.db, provider, box.box_id)
     await mark_gone(hands.db, name)
-    if is_gone:
-        await resolve_incident(hands.db, IncidentKind.DELETE_REFUSED, box.box_id)
     return True
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from datetime import datetime
 from enum import StrEnum
 from typing import Any
@@ -44,6 +45,11 @@ DO UPDATE SET message = excluded.message, n_times = incidents.n_times + 1, last_
 _RESOLVE = """
 UPDATE incidents SET resolved_at = now() WHERE kind = $1 AND subject = $2 AND resolved_at IS NULL
 """
+_RESOLVE_VANISHED = """
+UPDATE incidents i SET resolved_at = now()
+FROM box_leases b WHERE b.name = i.subject AND b.host_id = $2 AND b.provider = ANY($3)
+  AND i.kind = $1 AND i.resolved_at IS NULL AND i.last_at < $5 AND NOT (i.subject = ANY($4))
+"""
 
 
 async def note_incident(db: Database, kind: IncidentKind, subject: str, message: str) -> None:
@@ -56,6 +62,15 @@ async def resolve_incident(db: Database, kind: IncidentKind, subject: str) -> No
     """It is over; without an open one nothing happens."""
     pool = await db.pool()
     await pool.execute(_RESOLVE, kind.value, subject)
+
+
+async def resolve_vanished(
+    db: Database, host_id: str, providers: Collection[str], there: Collection[str], looked_at: datetime
+) -> None:
+    """Boxes of a host's providers that could not be deleted, and were not there at `looked_at`."""
+    kind = IncidentKind.DELETE_REFUSED.value
+    pool = await db.pool()
+    await pool.execute(_RESOLVE_VANISHED, kind, host_id, list(providers), list(there), looked_at)
 
 
 async def list_incidents(db: Database, *, is_open_only: bool) -> list[Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import shutil
 from collections.abc import Callable
 from dataclasses import asdict
 from datetime import timedelta
@@ -171,6 +172,20 @@ class TestRefusedDeletes:
         [box] = boxes(platform)
         assert [each["subject"] for each in await list_incidents(platform.db, is_open_only=True)] == [box]
         assert await platform.rows("SELECT name FROM box_leases WHERE state <> 'gone'") == []
+
+    async def test_a_box_that_somebody_else_ended_is_no_incident_any_more(self, platform: Platform) -> None:
+        handle = await held_job(platform)
+        platform.provider.faults.plan("destroy", "delete-refused")
+        platform.provider.barriers.release("agent")
+        await handle.result()
+        [box] = boxes(platform)
+        await reap(platform)
+        assert len(await list_incidents(platform.db, is_open_only=True)) == 1  # it is there still
+        shutil.rmtree(platform.provider.boxes / box)
+        await reap(platform, is_dry=True)
+        assert len(await list_incidents(platform.db, is_open_only=True)) == 1
+        await reap(platform)
+        assert await list_incidents(platform.db, is_open_only=True) == []
 
 
 class TestMoney:
