@@ -18,6 +18,7 @@ Json = dict[str, Any]
 
 PATIENCE_SEC = 120.0
 AGAIN_SEC = 0.3
+LIVE_STATUSES = "QUEUED,RUNNING,SCORING"
 AT_ONCE = 12
 IS_REGRADE = "feature_unsupported"  # it has no agent to run again
 # How a call may be answered beside well: the job was deleted, has not ended, has nothing to do again.
@@ -27,6 +28,7 @@ FINE_CODES: dict[str, frozenset[str]] = {
     "pause": frozenset({"job_not_found"}),
     "unpause": frozenset({"job_not_found"}),
     "stop": frozenset(),
+    "stop_dataset": frozenset({"job_not_found"}),
     "resume": frozenset({"job_not_found", "job_not_terminal", "no_failed_trials", IS_REGRADE}),
     "retry": frozenset(
         {
@@ -124,14 +126,41 @@ class Caller:
 
     async def _send(self, call: Call, job: MadeJob | None) -> Json | None:
         """The job that it made, if it is a call that makes one."""
+        if call.verb == "stop_dataset":
+            assert job is not None
+            await self._stop_dataset(call, job)
+            return None
         method, route, body = _request(call, job)
+        answer = await self._ask(call, method, route, body)
+        return None if answer is None else self._note(call, answer, route)
+
+    async def _stop_dataset(self, call: Call, job: MadeJob) -> None:
+        """As `evolve job stop --dataset`: the live trials of the dataset are listed, and then stopped."""
+        listing = f"/api/jobs/{job.job_id}/trials"
+        route = f"{listing}?limit=100&dataset={call.dataset}&status={LIVE_STATUSES}"
+        listed = await self._ask(call, "GET", route, None)
+        if listed is None:
+            return
+        if listed.status_code >= 400 or not listed.json()["items"]:
+            self._note(call, listed, route)
+            return
+        trials = listed.json()["items"]
+        if others := [each for each in trials if each["source"] != call.dataset]:
+            self.history.wrong.append(f"{call} was told of {others}")
+        body = {"trial_ids": [each["id"] for each in trials]}
+        answer = await self._ask(call, "POST", "/api/trials/stop", body)
+        if answer is not None:
+            self._note(call, answer, f"{len(trials)} trials of {call.dataset} in {listing}")
+
+    async def _ask(self, call: Call, method: str, route: str, body: Json | None) -> httpx.Response | None:
+        """The answer, however often it has to be asked; None, and it is wrong, when patience ends."""
         headers = {"Idempotency-Key": f"call-{call.number}"} if call.verb in HAS_A_KEY else {}
         loop = asyncio.get_running_loop()
         deadline = loop.time() + PATIENCE_SEC
         while True:
             answer = await self._exchange(method, route, body, headers)
             if answer is not None:
-                return self._note(call, answer, route)
+                return answer
             if loop.time() > deadline:
                 self.history.wrong.append(f"never answered: {call}")
                 return None

@@ -14,6 +14,7 @@ Verb = Literal[
     "create",
     "cancel",
     "stop",
+    "stop_dataset",
     "resume",
     "retry",
     "retry_trial",
@@ -25,7 +26,8 @@ Verb = Literal[
     "list_trials",
     "download",
 ]
-# How often each is drawn. The first five calls are creates, so that there is something to work on.
+# How often each is drawn; `stop_dataset` takes the place of some `stop`s. The first five calls are creates,
+# so that there is something to work on.
 WEIGHTS: dict[Verb, int] = {
     "create": 20,
     "cancel": 9,
@@ -47,8 +49,13 @@ HAS_A_KEY = MAKES_A_JOB - {"regrade"}
 # Refused while the job runs, for which there is a place among the tests too.
 _OF_ENDED_JOBS: frozenset[Verb] = frozenset({"resume", "retry", "regrade", "delete", "download"})
 N_FIRST_CREATES = 5
+STOPS_OF_DATASETS = 0.5
+JOBS_OF_TWO_DATASETS = 0.4
 
 DATASET = "storm"
+# The second dataset of some jobs: one of the two is stopped.
+SIDE_DATASET = "squall"
+SIDE_TASKS = ("good", "brief", "long")
 FAST_TASKS = ("good", "half", "crash", "brief", "long", "separate", "stepped")
 REAL_TASK = "real"
 TALKER = "talker"
@@ -66,6 +73,7 @@ class Call:
 
     `job` is the ordinal of the job that it is about, `made` that of the job which it asks for, `picks` are
     places of trials in the job, as fractions of its length. `is_doubled`: sent twice at once, under one key.
+    `dataset` is whose live trials `stop_dataset` ends.
     """
 
     number: int
@@ -76,6 +84,7 @@ class Call:
     picks: tuple[float, ...] = ()
     body: dict[str, Any] = field(default_factory=dict[str, Any])
     is_doubled: bool = False
+    dataset: str | None = None
 
 
 class CallPlan:
@@ -84,6 +93,8 @@ class CallPlan:
     def __init__(self, seed: int, rate: float, *, has_docker: bool = False) -> None:
         self._has_docker = has_docker
         self._random = Random(f"calls/{seed}")
+        # Of its own, so that the seeds that were kept before there were datasets to stop draw what they drew.
+        self._of_datasets = Random(f"datasets/{seed}")
         self._rate = rate
         self._n_calls = 0
         self._n_jobs = 0
@@ -96,6 +107,9 @@ class CallPlan:
             verb = "create"
         job = None if verb == "create" else self._pick_job(is_late=verb not in _OF_ENDED_JOBS)
         made = None
+        dataset = None
+        if verb == "stop" and self._of_datasets.random() < STOPS_OF_DATASETS:
+            verb, dataset = "stop_dataset", self._of_datasets.choice((DATASET, SIDE_DATASET))
         if verb in MAKES_A_JOB:
             made, self._n_jobs = self._n_jobs, self._n_jobs + 1
         return Call(
@@ -107,6 +121,7 @@ class CallPlan:
             picks=tuple(self._random.random() for _ in range(self._random.randint(1, 4))),
             body=self._body(verb),
             is_doubled=verb in HAS_A_KEY and self._random.random() < 0.15,
+            dataset=dataset,
         )
 
     def _pick_job(self, *, is_late: bool) -> int:
@@ -132,13 +147,19 @@ class CallPlan:
             where = {"sandbox_provider": "docker"}
         return {
             **where,
-            "datasets": [{"name": DATASET, "task_names": tasks}],
+            "datasets": [{"name": DATASET, "task_names": tasks}, *self._second_dataset()],
             "agents": draw.sample(ARMS, draw.choice((1, 1, 1, 1, 2))),
             "n_attempts": draw.choice((1, 1, 2, 2)),
             "n_concurrent_trials": draw.choice((1, 4, 4, 16)),
             "max_trial_spend_usd": 1.0,
             "retry": self._retry(),
         }
+
+    def _second_dataset(self) -> list[dict[str, Any]]:
+        draw = self._of_datasets
+        if draw.random() >= JOBS_OF_TWO_DATASETS:
+            return []
+        return [{"name": SIDE_DATASET, "task_names": draw.sample(SIDE_TASKS, draw.choice((1, 2)))}]
 
     def _retry(self) -> dict[str, Any]:
         draw = self._random

@@ -15,6 +15,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -27,6 +28,7 @@ from activities.settings import WorkerSettings
 from domain.agents import GATEWAY_API_KEY, MODEL
 from domain.errors import (
     CapacityWait,
+    DeleteRefused,
     ProviderCreateFailure,
     ProviderUnreachable,
     SandboxDeath,
@@ -43,6 +45,7 @@ LATE_SEC = 2.0
 SLOW_SEC = 1.5
 NEW_BOX_SEC = 3.0
 _REAL = "real:"
+STOPPED = "stopped"
 
 
 class ChaoticBox(FastBox):
@@ -52,6 +55,11 @@ class ChaoticBox(FastBox):
         super().__init__(root, barriers, faults)
         self._path = root
         self._chaos = chaos
+
+    def _at(self, path: str) -> Path:
+        if (self._path / STOPPED).exists():
+            raise SandboxDeath(f"the box {self.box_id} is stopped")
+        return super()._at(path)
 
     async def run(
         self,
@@ -204,6 +212,8 @@ class ChaoticProvider(FastProvider):
         if self._is_real(box_id):
             return await self._real.attach(box_id)
         await super().attach(box_id)
+        if self._is_stopped(box_id):
+            raise SandboxDeath(f"the box {box_id} is stopped")
         return self._box(box_id)
 
     def _is_real(self, box_id: str) -> bool:
@@ -223,7 +233,20 @@ class ChaoticProvider(FastProvider):
         await self._chaos.dawdle()
         if self._chaos.mischief.take("destroy-fails"):
             raise ProviderUnreachable("the destroy was not answered")
+        if self._is_there(box_id) and self._chaos.mischief.refuses(box_id):
+            raise DeleteRefused(f"403: {box_id} may not be destroyed")
         await self.remove(box_id)
+
+    def _is_there(self, box_id: str) -> bool:
+        return self._is_real(box_id) or (self.boxes / box_id).exists()
+
+    async def stop(self, box_id: str) -> None:
+        if self._is_real(box_id):
+            await self._real.stop(box_id)
+            return
+        end_talkers(self.boxes / box_id)
+        with suppress(FileNotFoundError):  # it was not destroyed by us, and is gone
+            await super().stop(box_id)
 
     async def remove(self, box_id: str) -> None:
         """The box's end, without any mischief."""

@@ -11,6 +11,7 @@
 | `stream-breaks` | breaks off a read |
 | `list-late` | leaves new boxes out of its list |
 | `destroy-fails` | does not answer a destroy, which it has not done |
+| `destroy-refused` | does not allow a box to be destroyed (403), now and until the storm has looked at it |
 | `slow` | takes its time for an answer |
 """
 
@@ -29,6 +30,7 @@ KINDS = (
     "stream-breaks",
     "list-late",
     "destroy-fails",
+    "destroy-refused",
     "slow",
 )
 
@@ -40,6 +42,8 @@ class Mischief:
         self._planned = root / "planned"
         self._planned.mkdir(parents=True, exist_ok=True)
         self._done = root / "done"
+        self._refused = root / "refused"
+        self._refused.mkdir(exist_ok=True)
         self._n_planned = 0
 
     def plan(self, kind: str, times: int) -> None:
@@ -68,3 +72,18 @@ class Mischief:
     def done(self) -> Counter[str]:
         """How often each was done."""
         return Counter(self._done.read_text().split() if self._done.exists() else ())
+
+    def refuses(self, box_id: str) -> bool:
+        """Whether that box may not be destroyed, by an earlier word or by one that is planned."""
+        if not (self._refused / box_id).exists() and self.take("destroy-refused"):
+            (self._refused / box_id).touch()
+        return (self._refused / box_id).exists()
+
+    def refused(self) -> set[str]:
+        """Boxes that may not be destroyed."""
+        return {path.name for path in self._refused.iterdir()}
+
+    def relent(self) -> None:
+        """From now on they may."""
+        for path in self._refused.iterdir():
+            path.unlink()

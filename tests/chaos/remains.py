@@ -56,9 +56,9 @@ def mounts(stack: Stack, of_ours: Path | None) -> list[str]:
     return [point for point in points if point.startswith(str(stack.home)) and point != str(of_ours)]
 
 
-def cgroups(trial_ids: set[str]) -> list[str]:
-    """Control groups of these trials' boxes."""
-    found = Path("/sys/fs/cgroup").glob("**/evolve-*")
+def cgroups(trial_ids: set[str], *, but: set[str]) -> list[str]:
+    """Control groups of these trials' boxes, without those of the boxes `but`."""
+    found = [path for path in Path("/sys/fs/cgroup").glob("**/evolve-*") if path.name not in but]
     return [str(path) for path in found if any(trial_id in path.name for trial_id in trial_ids)]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,11 +14,12 @@ from typing import Any
 
 from tests.chaos import remains
 from tests.chaos.caller import Caller, History
-from tests.chaos.calls import DATASET, MODEL, REAL_TASK, TALKER, CallPlan
+from tests.chaos.calls import DATASET, MODEL, REAL_TASK, SIDE_DATASET, SIDE_TASKS, TALKER, CallPlan
 from tests.chaos.checker import CHECKS, Evidence
 from tests.chaos.held_trials import SEPARATE_TOML, STEPS_TOML
 from tests.chaos.nemesis import Nemesis, Pace, small_disk
 from tests.chaos.own_engine import OwnEngine, own_engine
+from tests.chaos.refusals import Refusals
 from tests.cli.stack_harness import Stack, temporary_stack
 from tests.e2e.own_provider import OwnProvider, own_provider
 from tests.factories import TASK_TOML, task_files
@@ -93,8 +94,11 @@ class Storm:
     def run(self) -> Report:
         """Through all of it, and the checks."""
         history = asyncio.run(self._rage())
-        wrong = self._await_nothing_left()
         ground = self._ground
+        wrong = self._await_nothing_left("clearing up")
+        n_refused = len(ground.refusals.boxes())
+        ground.refusals.relent()
+        wrong |= self._await_nothing_left("clearing up what was refused")
         evidence = Evidence.gather(
             ground.platform, history, BALANCE_USD * NANOS_PER_USD, len(ground.provider.calls)
         )
@@ -105,7 +109,7 @@ class Storm:
             history=history,
             faults=self._nemesis.counted(),
             wrong=wrong,
-            counts=_counts(evidence),
+            counts=_counts(evidence) | {"boxes whose end was refused": n_refused},
             durations=self._durations,
             story=[*self._nemesis.log, *history.log, *self._waits],
         )
@@ -163,12 +167,12 @@ class Storm:
                 self._waits += await asyncio.to_thread(self._ground.waited_for)
             await asyncio.sleep(0.3)
 
-    def _await_nothing_left(self) -> dict[str, list[str]]:
+    def _await_nothing_left(self, what: str) -> dict[str, list[str]]:
         deadline = time.monotonic() + self._weather.calm_sec
         while True:
             found = self._ground.remains()
             if not found or time.monotonic() > deadline:
-                self._lap("clearing up")
+                self._lap(what)
                 return found
             time.sleep(0.5)
 
@@ -194,6 +198,7 @@ class Ground:
     provider: OwnProvider
     disk: Path | None
     engine: OwnEngine | None
+    refusals: Refusals
 
     @property
     def api_key(self) -> str:
@@ -203,6 +208,7 @@ class Ground:
         """Publish the tasks, register the agent, fill the wallet."""
         platform = self.platform
         platform.publish(DATASET, _dataset())
+        platform.publish(SIDE_DATASET, _tasks_of_words(SIDE_TASKS))
         files = {"install_script": ("install.sh", b"#!/bin/sh\n", "text/x-shellscript")}
         platform.ask("PUT", f"/api/agents/{TALKER}", data={"run_command": "talk"}, files=files)
         [owner] = platform.rows("SELECT email FROM users")
@@ -226,25 +232,35 @@ class Ground:
         return [*(f"{at} {dict(row)}" for row in live), *(f"{at} {each}" for each in pending)]
 
     def remains(self) -> dict[str, list[str]]:
-        """What must not be there once every job has ended; empty when nothing is."""
+        """What must not be there once every job has ended; empty when nothing is.
+
+        A box that its provider does not let go is there, and nothing of it but its stopped self.
+        """
+        refused = self.refusals.boxes()
         trial_ids = {row["id"] for row in self.platform.rows("SELECT id FROM trials")}
         found = {
             "the store": [f"{n} {what}" for what, n in self.platform.left_in_the_store().items()],
-            "boxes": remains.boxes(self.stack),
+            "boxes": [box for box in remains.boxes(self.stack) if box not in refused],
+            "incidents": self.refusals.faults(),
             "the engine": self.engine.boxes() if self.engine else [],
             "processes": remains.processes(self.stack),
             "mounts": remains.mounts(self.stack, self.disk),
-            "cgroups": remains.cgroups(trial_ids),
+            "cgroups": remains.cgroups(trial_ids, but=refused),
             "workflows": remains.live_workflows(self.stack),
         }
         return {f"left in {where}": left for where, left in found.items() if left}
 
 
-def _dataset() -> dict[str, str]:
+def _tasks_of_words(names: Iterable[str]) -> dict[str, str]:
     files: dict[str, str] = {}
-    for name, (solve, test) in _WORDS.items():
+    for name in names:
+        solve, test = _WORDS[name]
         files |= task_files(name, solve=solve, test=test)
-    return files | {
+    return files
+
+
+def _dataset() -> dict[str, str]:
+    return _tasks_of_words(_WORDS) | {
         **task_files("separate", toml=SEPARATE_TOML),
         **task_files("stepped", toml=STEPS_TOML),
         **{f"stepped/steps/{step}/instruction.md": f"Step {step}.\n" for step in ("one", "two")},
@@ -271,7 +287,7 @@ def storm_ground(*, has_docker: bool = False) -> Iterator[Ground]:
         stack.up()
         held.callback(stack.down)
         platform = held.enter_context(closing(RunningPlatform(stack)))
-        ground = Ground(stack, platform, provider, disk, engine)
+        ground = Ground(stack, platform, provider, disk, engine, Refusals(stack, platform))
         ground.prepare()
         yield ground
 

@@ -90,7 +90,7 @@ def platform(provider: OwnProvider) -> Iterator[RunningPlatform]:
 
 
 def run_claude(
-    platform: RunningPlatform, provider: OwnProvider, key: str, disturb: Callable[[], None]
+    platform: RunningPlatform, provider: OwnProvider, key: str, disturb: Callable[[], object]
 ) -> dict[str, Any]:
     """One trial, disturbed when the agent has made two calls; with its pids before and after."""
     provider.calls.clear()
