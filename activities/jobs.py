@@ -7,6 +7,7 @@ from temporalio.client import WorkflowExecutionStatus
 from temporalio.service import RPCError, RPCStatusCode
 
 from activities import searching
+from activities.heartbeats import heartbeats
 from activities.signatures import (
     ACCEPT_JOB,
     CANCEL_JOB,
@@ -40,6 +41,11 @@ class Jobs:
     @activity.defn(name=ACCEPT_JOB.name)
     async def accept(self, accept: AcceptInput) -> JobStart:
         """A job that the API accepted is only set running; any other goes through the same `accept`."""
+        # Its rows may be many, or locked by others.
+        async with heartbeats():
+            return await self._accept(accept)
+
+    async def _accept(self, accept: AcceptInput) -> JobStart:
         if accept.request_json is not None:
             caller = await caller_of_owner(self._hands.db, accept.owner)
             body = parse_json_object(accept.request_json.encode())

@@ -39,7 +39,7 @@ class Limits:
 
 
 RECORD = Limits(timedelta(seconds=30))
-ACCEPT = Limits(timedelta(seconds=120))
+ACCEPT = Limits(timedelta(seconds=120), HEARTBEAT)
 OPEN_BOX = Limits(timedelta(hours=4), HEARTBEAT)
 FOLLOW = Limits(timedelta(days=25), HEARTBEAT)
 CLOSE = Limits(timedelta(minutes=30), HEARTBEAT)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections import Counter
 from collections.abc import Iterator
@@ -9,11 +10,14 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
+from temporalio.client import Client
+
 from domain.vocabulary import AttemptPhase
 from tests.cli.stack_harness import Stack, temporary_stack, wait_until
 from tests.factories import TASK_TOML, task_files
 from tests.providers.fast import Barriers
 from tests.running_platform import OWN_SOURCE, RunningPlatform
+from workflows import names
 
 # A held place → (the phase that the store then shows, the fast provider's barrier). `prepare` calls no
 # provider: it is held by a lock on the hosts' rows.
@@ -167,13 +171,19 @@ class Ground:
         self.release()
 
     def _start(self, tasks: list[str]) -> str:
-        body = {
-            "datasets": [{"name": DATASET, "task_names": tasks}],
-            "agents": [{"name": "oracle"}],
-            "n_attempts": N_ATTEMPTS,
-            "n_concurrent_trials": N_ATTEMPTS * len(tasks),
-        }
-        return self.platform.start_job(body, f"round-{self._round}-{len(tasks)}")
+        return self.platform.start_job(_body(tasks), f"round-{self._round}-{len(tasks)}")
+
+    def start_by_temporal(self, workflow_id: str, tasks: list[str]) -> None:
+        """As a client of Temporal does, whose job is accepted by its workflow."""
+
+        async def start() -> None:
+            address = f"127.0.0.1:{self.stack.environment['EVOLVE_TEMPORAL_PORT']}"
+            client = await Client.connect(address, namespace=names.NAMESPACE)
+            await client.start_workflow(
+                names.JOB_WORKFLOW, _body(tasks), id=workflow_id, task_queue=names.QUEUE
+            )
+
+        asyncio.run(start())
 
     def _await_held(self, job_id: str, place: str, phase: AttemptPhase, barrier: str) -> None:
         query = "SELECT count(*) AS n FROM trials WHERE job_id = $1 AND task_name = $2 AND phase = $3"
@@ -217,6 +227,15 @@ def _files(place: str) -> dict[str, str]:
     steps = {f"{place}/steps/{step}/instruction.md": f"Step {step}.\n" for step in ("one", "two")}
     setup = {f"{place}/steps/two/workdir/setup.sh": "make /app/ready\n"}
     return {**task_files(place, toml=STEPS_TOML), **steps, **setup}
+
+
+def _body(tasks: list[str]) -> dict[str, Any]:
+    return {
+        "datasets": [{"name": DATASET, "task_names": tasks}],
+        "agents": [{"name": "oracle"}],
+        "n_attempts": N_ATTEMPTS,
+        "n_concurrent_trials": N_ATTEMPTS * len(tasks),
+    }
 
 
 def _commands(place: str) -> tuple[str, ...]:

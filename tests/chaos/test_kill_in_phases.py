@@ -13,11 +13,16 @@ from uuid import uuid4
 import pytest
 
 from domain.vocabulary import AttemptPhase
-from tests.chaos.held_trials import PLACES, PREPARE, Ground, HeldTrials, chaos_ground
+from tests.chaos.held_trials import N_ATTEMPTS, PLACES, PREPARE, Ground, HeldTrials, chaos_ground
 from tests.cli.stack_harness import CHILDREN, is_alive, wait_until
+from workflows import options
 
 pytestmark = [pytest.mark.stack, pytest.mark.xdist_group("chaos"), pytest.mark.timeout(400)]
 
+_LOCK_DATASETS = "SELECT FROM datasets FOR UPDATE"
+_WAITS_FOR_DATASETS = (
+    "SELECT 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE '%FROM datasets WHERE%'"
+)
 # A phase is held in one place, or in two of which each has its own dangers.
 PLACES_OF = {
     phase: [place for place, (of, _) in PLACES.items() if of == phase] or [PREPARE] for phase in AttemptPhase
@@ -46,6 +51,20 @@ def test_a_trial_ends_as_if_nothing_was_killed(after_kill: HeldTrials, phase: At
 
 def test_its_jobs_are_whole_and_nothing_is_left(after_kill: HeldTrials, ground: Ground) -> None:
     assert after_kill.faults_of_jobs() == []
+    ground.await_nothing_left()
+
+
+def test_a_worker_killed_while_it_accepts_a_job_delays_it_by_a_heartbeat(ground: Ground) -> None:
+    """Not by the time that accepting may take."""
+    with ground.platform.holding(_LOCK_DATASETS):
+        ground.start_by_temporal("accepted", ["judge"])
+        wait_until(lambda: ground.platform.rows(_WAITS_FOR_DATASETS), "the job waits to be accepted", 30)
+        ground.stack.kill("worker")
+    accepted_within_sec = options.ACCEPT.start_to_close.total_seconds() / 2
+    query = "SELECT id FROM jobs WHERE workflow_id = 'accepted'"
+    [job] = wait_until(lambda: ground.platform.rows(query), "the job is accepted", accepted_within_sec)
+    ended = ground.platform.await_job(job["id"])
+    assert (ended["status"], ended["by_status"]) == ("COMPLETED", {"SCORED": N_ATTEMPTS})
     ground.await_nothing_left()
 
 
