@@ -9,6 +9,8 @@ be a passing fault we have not named, then final.
 from __future__ import annotations
 
 import asyncio
+import time
+from collections import OrderedDict
 from contextvars import ContextVar
 from datetime import timedelta
 from typing import Any
@@ -31,6 +33,10 @@ MESSAGE_MAX_CHARS = 8_000  # well below what Temporal carries
 BUG_TRIES = 3
 UNREACHABLE_TRIES = 30
 HAND_OVER_DELAY = timedelta(milliseconds=50)
+# A try that went well for so long before it failed begins the count anew: what followed an agent for an
+# hour may meet as many passing faults as there are hours.
+GOOD_FOR_SEC = 60.0
+COUNTED_AT_ONCE = 10_000
 
 current_phase: ContextVar[AttemptPhase | None] = ContextVar("current_phase", default=None)
 """Set by an activity of a trial as it goes; a failure names the phase it happened in."""
@@ -58,7 +64,7 @@ def is_transient(error: BaseException) -> bool:
 
 
 def translate(error: Exception, tries: int) -> ApplicationError:
-    """What the workflow or the server's retry gets to see; `tries` counts from 1."""
+    """What the workflow or the server's retry gets to see; `tries` counts failures in a row, from 1."""
     if isinstance(error, ProviderUnreachable) and tries < UNREACHABLE_TRIES:
         return _again(error)
     if isinstance(error, EvolveError):
@@ -89,19 +95,52 @@ def _final(error: Exception, message: str) -> ApplicationError:
     )
 
 
+class FailureCount:
+    """How often each activity has failed in a row, as this process saw it.
+
+    Not Temporal's attempt, which also counts hand-overs and a worker's death: those are no failures of what
+    was tried. After a restart the count begins anew, so it bounds a worker that lives, as it is meant to.
+    """
+
+    def __init__(self) -> None:
+        self._failed: OrderedDict[tuple[str, str], int] = OrderedDict()
+
+    def add(self, key: tuple[str, str], lasted_sec: float) -> int:
+        """Note that a try failed after so long; returns the failures in a row, from 1."""
+        before = self._failed.pop(key, 0) if lasted_sec < GOOD_FOR_SEC else 0
+        self._failed[key] = before + 1
+        if len(self._failed) > COUNTED_AT_ONCE:
+            self._failed.popitem(last=False)
+        return before + 1
+
+    def forget(self, key: tuple[str, str]) -> None:
+        """It went well."""
+        self._failed.pop(key, None)
+
+
 class FailureInterceptor(Interceptor):
     """Puts the translation around every activity."""
 
+    def __init__(self) -> None:
+        self._count = FailureCount()
+
     def intercept_activity(self, next: ActivityInboundInterceptor) -> ActivityInboundInterceptor:
-        return _Translating(next)
+        return _Translating(next, self._count)
 
 
 class _Translating(ActivityInboundInterceptor):
+    def __init__(self, next: ActivityInboundInterceptor, count: FailureCount) -> None:
+        super().__init__(next)
+        self._count = count
+
     async def execute_activity(self, input: ExecuteActivityInput) -> Any:
-        info = activity.info()
+        info, began = activity.info(), time.monotonic()
+        key = (info.workflow_run_id or "", info.activity_id)
         with structlog.contextvars.bound_contextvars(activity=info.activity_type, tries=info.attempt):
             try:
-                return await super().execute_activity(input)
+                result = await super().execute_activity(input)
+                self._count.forget(key)
+                return result
             except ApplicationError:
                 raise
             except asyncio.CancelledError:
@@ -114,4 +153,5 @@ class _Translating(ActivityInboundInterceptor):
                 raise
             except Exception as error:
                 # `from None`: a traceback may show what a message must not.
-                raise translate(error, info.attempt) from None
+                tries = self._count.add(key, time.monotonic() - began)
+                raise translate(error, tries) from None

@@ -17,7 +17,14 @@ from temporalio.exceptions import WorkflowAlreadyStartedError
 from temporalio.service import RPCError, RPCStatusCode
 
 from store.database import Database
-from store.intents import IntentKind, count_undelivered, lock_next_intent, mark_delivered, mark_failed
+from store.intents import (
+    IntentKind,
+    count_undelivered,
+    is_superseded,
+    lock_next_intent,
+    mark_delivered,
+    mark_failed,
+)
 from store.outages import is_database_away
 from workflows import names
 
@@ -84,7 +91,7 @@ class Outbox:
                 after_id = intent["id"]
                 try:
                     await asyncio.wait_for(self._deliver(connection, intent), RPC_TIMEOUT_SEC)
-                except (RPCError, RuntimeError, TimeoutError) as error:
+                except Exception as error:  # whatever is wrong with one must not hold up those behind it
                     await _note_failure(connection, intent, error)
                     if _is_temporal_away(error):
                         return False
@@ -110,7 +117,9 @@ class Outbox:
                 workflow_id = names.dataset_import_workflow_id(subject_id)
                 await _start(client, names.DATASET_IMPORT_WORKFLOW, workflow_id, {"import_id": subject_id})
             case IntentKind.ORDER_BREAKER:
-                await _order_breaker(client, subject_id, intent["payload"]["order"])
+                # Delivered by several processes in any order; what was ordered last holds.
+                if not await is_superseded(connection, intent):
+                    await _order_breaker(client, subject_id, intent["payload"]["order"])
             case IntentKind.BUILD_ARCHIVE:
                 await _build_archive(client, intent["payload"]["kind"], subject_id)
 
@@ -129,7 +138,9 @@ async def _note_failure(connection: Any, intent: Any, error: Exception) -> None:
 
 def _is_temporal_away(error: Exception) -> bool:
     """Then no other intent can be delivered either. A failed connect is a RuntimeError of the SDK's core."""
-    return not isinstance(error, RPCError) or error.status in _AWAY
+    if isinstance(error, RPCError):
+        return error.status in _AWAY
+    return isinstance(error, RuntimeError | TimeoutError)
 
 
 def _job(job_id: str) -> dict[str, Any]:

@@ -42,6 +42,12 @@ async def lock_next_intent(connection: Any, after_id: int) -> Any:
     return await connection.fetchrow(_NEXT, after_id)
 
 
+async def is_superseded(connection: Any, intent: Any) -> bool:
+    """Whether the same was asked of the same subject again later, delivered or not."""
+    query = "SELECT EXISTS (SELECT FROM intents WHERE kind = $1 AND subject_id = $2 AND id > $3)"
+    return bool(await connection.fetchval(query, intent["kind"], intent["subject_id"], intent["id"]))
+
+
 async def mark_delivered(connection: Any, intent_id: int) -> None:
     """Delivered: it will not be tried again."""
     await connection.execute(

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from activities.bundles import AgentInstallFailed
-from activities.failures import is_transient, translate
+from activities.failures import GOOD_FOR_SEC, FailureCount, is_transient, translate
 from activities.npm_registry import BundleUnavailable
 from activities.own_agents import AgentBuildCut, AgentBuildFailed
 from domain.causes import INSTALL_FAILURES
@@ -50,3 +50,12 @@ def test_a_failure_of_ours_is_final_and_says_its_class() -> None:
 @pytest.mark.parametrize("error", [AgentInstallFailed, BundleUnavailable, AgentBuildFailed, AgentBuildCut])
 def test_what_keeps_an_agent_out_of_its_box_is_told_by_its_code(error: type[InfrastructureFailure]) -> None:
     assert translate(error("not today"), tries=1).details[0]["code"] in INSTALL_FAILURES
+
+
+def test_failures_are_counted_in_a_row_and_not_by_what_is_no_failure() -> None:
+    count, key = FailureCount(), ("run", "1")
+    assert [count.add(key, lasted_sec=1) for _ in range(3)] == [1, 2, 3]
+    assert count.add(key, lasted_sec=GOOD_FOR_SEC) == 1, "it went well for a while"
+    assert count.add(("run", "2"), lasted_sec=1) == 1
+    count.forget(key)
+    assert count.add(key, lasted_sec=1) == 1

@@ -21,9 +21,9 @@ def temporal() -> Iterator[str]:
         yield address
 
 
-async def test_two_orders_reach_one_breaker_in_their_order(db: Database, temporal: str) -> None:
+async def test_of_two_orders_the_last_reaches_the_breaker(db: Database, temporal: str) -> None:
     async with db.transaction() as connection:
-        for order in ("open", "close"):
+        for order in ("close", "open"):
             await add_intent(connection, IntentKind.ORDER_BREAKER, "docker", {"order": order})
     outbox = Outbox(db, temporal, "evolve")
     outbox.start()
@@ -36,5 +36,22 @@ async def test_two_orders_reach_one_breaker_in_their_order(db: Database, tempora
         for event in history.events
         if event.HasField("workflow_execution_signaled_event_attributes")
     ]
-    assert [signal.signal_name for signal in signals] == [names.SIGNAL_ORDER_BREAKER] * 2
-    assert [signal.input.payloads[0].data for signal in signals] == [b'"open"', b'"close"']
+    assert [signal.signal_name for signal in signals] == [names.SIGNAL_ORDER_BREAKER]
+    assert signals[0].input.payloads[0].data == b'"open"'
+
+
+async def test_an_intent_that_cannot_be_delivered_holds_up_none_behind_it(
+    db: Database, temporal: str
+) -> None:
+    """As one of a newer release's kind, while an older process still delivers."""
+    async with db.transaction() as connection:
+        await connection.execute(
+            "INSERT INTO intents (kind, subject_id, payload, created_at, n_tries)"
+            " VALUES ('unheard.of', 'x', '{}', now(), 0)"
+        )
+        await add_intent(connection, IntentKind.ORDER_BREAKER, "local", {"order": "open"})
+    outbox = Outbox(db, temporal, "evolve")
+    outbox.start()
+    await until(db, "SELECT EXISTS (SELECT FROM intents WHERE delivered_at IS NOT NULL)")
+    await until(db, "SELECT last_error LIKE '%unheard.of%' FROM intents WHERE kind = 'unheard.of'")
+    await outbox.close()
