@@ -43,6 +43,8 @@ MOUNTS = (
     Mount("quickstart", "cli.quickstart:quickstart", "Start it, and run the example tasks.", STACK),
     Mount("up", "cli.stack_commands:up", "Start the whole platform on this machine.", STACK),
     Mount("down", "cli.stack_commands:down", "Stop it; running boxes go on and are followed again.", STACK),
+    Mount("backup", "cli.backups:backup", "Save the whole installation as one file.", STACK),
+    Mount("restore", "cli.backups:restore", "Put a saved installation in its place.", STACK),
     Mount("status", "cli.stack_commands:status", "List its processes, their health and logs.", STACK),
     Mount("doctor", "cli.stack_commands:doctor", "Say what this machine can do, and what is amiss.", STACK),
     Mount("admin", "cli.admin:app", "Users, keys, budgets and prices, in the database.", STACK),

@@ -6,7 +6,7 @@ import asyncio
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
 
@@ -67,15 +67,20 @@ class Reporter:
             self._descriptor = None
 
 
-def start(told: Callable[[str], None]) -> tuple[Home, StackPorts]:
-    """Start a supervisor, unless one lives; returns when all is up. Raises `StackError` of what failed."""
+def start(
+    told: Callable[[str], None], environment: Mapping[str, str] | None = None
+) -> tuple[Home, StackPorts]:
+    """Start a supervisor, unless one lives; returns when all is up. Raises `StackError` of what failed.
+
+    `environment` is what it runs with, ours by default.
+    """
     home = Home.from_environment()
     home.make()
     if home.supervisor_lives():
         told(f"the stack of {home.path} is already running, with the settings that it was started with")
         asyncio.run(_await_healthy(home))
     else:
-        _await_report(_spawn(home), home, told)
+        _await_report(_spawn(home, environment or environment_for_elsewhere()), home, told)
     record = StackRecord.read(home.stack_record)
     if record is None:
         raise StackError(f"the stack of {home.path} is starting or stopping: see `evolve status`")
@@ -94,7 +99,7 @@ async def _await_healthy(home: Home) -> None:
         raise StackError(f"the stack of {home.path} is up, but not healthy: see `evolve status`") from None
 
 
-def _spawn(home: Home) -> int:
+def _spawn(home: Home, environment: Mapping[str, str]) -> int:
     reading, writing = os.pipe()
     try:
         with open(home.log(SUPERVISOR), "ab") as log:
@@ -104,7 +109,7 @@ def _spawn(home: Home) -> int:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                env={**environment_for_elsewhere(), "EVOLVE_HOME": str(home.path), "PYTHONUNBUFFERED": "1"},
+                env={**environment, "EVOLVE_HOME": str(home.path), "PYTHONUNBUFFERED": "1"},
                 pass_fds=(writing,),
                 start_new_session=True,
             )

@@ -23,6 +23,12 @@ class AlreadyRunning(StackError):
     code = "already_running"
 
 
+class BackupError(StackError):
+    """An archive cannot be written, or is none to restore; the message names the file."""
+
+    code = "backup_failed"
+
+
 class NotPossibleHere(StackError):
     """This machine lacks what the stack needs; the message says what."""
 
