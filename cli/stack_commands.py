@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from cli.stack.home import Home
     from cli.stack.ports import StackPorts
 
+# A cancel passes through each of them.
+ENDING_JOBS = ("temporal", "api", "worker")
 REPORT_TO = typer.Option(hidden=True, help="Descriptor to report the start to.")
 
 
@@ -54,11 +56,22 @@ def down(
     from cli.stack.stopping import stop_stack
 
     if stop_trials:
-        from cli.store_side import cancel_all_jobs
-
-        asyncio.run(cancel_all_jobs(say))
+        asyncio.run(_stop_trials())
     if not stop_stack(say):
         hint("nothing is running")
+
+
+async def _stop_trials() -> None:
+    from cli import store_side
+    from cli.stack.home import Home
+    from cli.stack.status import stack_status
+
+    health = {each.name: each.health for each in (await stack_status(Home.from_environment())).processes}
+    away = [name for name in ENDING_JOBS if health[name] != "healthy"]
+    if away:
+        hint(f"not healthy: {', '.join(away)}; without it no job ends")
+    patience = store_side.CANCEL_PATIENCE_WHILE_AWAY_SEC if away else store_side.CANCEL_PATIENCE_SEC
+    await store_side.cancel_all_jobs(say, patience)
 
 
 def status(as_json: JsonFlag = False) -> None:

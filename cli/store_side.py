@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import time
 from collections.abc import AsyncGenerator, Callable, Generator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
@@ -24,6 +25,10 @@ if TYPE_CHECKING:
     from store.database import Database
 
 CANCEL_POLL_SEC = 0.5
+# Longer than a trial takes to end: its processes swept, what it left kept.
+CANCEL_PATIENCE_SEC = 120.0
+# Where a process that would end them is away; the supervisor may be starting it again.
+CANCEL_PATIENCE_WHILE_AWAY_SEC = 20.0
 OWNER_KEY_LABEL = "evolve up"
 
 
@@ -157,19 +162,25 @@ async def add_user(email: str, slug: str) -> NewKey:
         return NewKey(id=key.id, user=email, secret=secret)
 
 
-async def cancel_all_jobs(told: Callable[[str], None]) -> None:
-    """Ask every job to end, whoever's it is, and wait until all have; a job that ends tells its trials."""
+async def cancel_all_jobs(told: Callable[[str], None], patience_sec: float = CANCEL_PATIENCE_SEC) -> None:
+    """Ask every job to end, whoever's it is, and wait until all have; a job that ends tells its trials.
+
+    Raises `CliError` when no job or trial has ended for `patience_sec`: the wish stays written.
+    """
     from store.database import Database
 
     db = Database(database_url())
     try:
         with naming_the_database():
             await _request_cancels(db)
-            said = 0
-            while count := await _count_unfinished(db):
-                if count != said:
-                    told(f"waiting for the end of {count} cancelled job{'s' if count > 1 else ''}")
-                    said = count
+            said, moved_at = (0, 0), time.monotonic()
+            while (unfinished := await _count_unfinished(db))[0]:
+                if unfinished[0] != said[0]:
+                    told(f"waiting for the end of {_cancelled_jobs(unfinished[0])}")
+                if unfinished != said:
+                    said, moved_at = unfinished, time.monotonic()
+                elif time.monotonic() - moved_at > patience_sec:
+                    raise _not_ended(unfinished[0], patience_sec)
                 await asyncio.sleep(CANCEL_POLL_SEC)
     finally:
         await db.close()
@@ -219,12 +230,31 @@ async def _request_cancels(db: Database) -> None:
             await add_intent(connection, IntentKind.CANCEL_JOB, job["id"])
 
 
-async def _count_unfinished(db: Database) -> int:
-    from domain.vocabulary import JOB_TERMINAL
+async def _count_unfinished(db: Database) -> tuple[int, int]:
+    """Jobs, and trials of theirs, that have not ended."""
+    from domain.vocabulary import JOB_TERMINAL, TRIAL_TERMINAL
 
-    ended = [status.value for status in JOB_TERMINAL]
+    query = """
+        SELECT count(DISTINCT jobs.id), count(trials.id)
+        FROM jobs LEFT JOIN trials ON trials.job_id = jobs.id AND trials.status <> ALL($2)
+        WHERE jobs.status <> ALL($1)
+    """
+    ended = [[status.value for status in statuses] for statuses in (JOB_TERMINAL, TRIAL_TERMINAL)]
     async with db.transaction() as connection:
-        return int(await connection.fetchval("SELECT count(*) FROM jobs WHERE status <> ALL($1)", ended))
+        jobs, trials = await connection.fetchrow(query, *ended)
+        return int(jobs), int(trials)
+
+
+def _cancelled_jobs(count: int) -> str:
+    return f"{count} cancelled job{'s' if count > 1 else ''}"
+
+
+def _not_ended(count: int, patience_sec: float) -> CliError:
+    return CliError(
+        f"{_cancelled_jobs(count)} not ended, and nothing moved for {patience_sec:.0f} s: `evolve status` "
+        "says which process is away; `evolve down` stops without waiting, and the next `evolve up` ends them",
+        code="jobs_not_ended",
+    )
 
 
 def _row(key: ApiKey, user: User | None) -> KeyRow:
