@@ -29,6 +29,7 @@ from activities.trial_context import Hands, StoredTask
 from activities.verifier_image import ensure_verifier_image
 from domain.errors import ArchiveError, BaseImageUnavailable, EvolveError, ImageBuildFailed, TaskError
 from domain.support import verdicts
+from domain.task_scalars import MAX_BUILD_SEC
 from domain.tasks import Task
 from domain.verifier_place import verifier_place
 from domain.vocabulary import (
@@ -112,7 +113,7 @@ class Imports:
                 version_id=row["version_id"],
                 task_name=task.name,
                 import_id=unpacker.import_id,
-                build_timeout_sec=task.task.build_timeout_sec,
+                build_timeout_sec=min(task.task.build_timeout_sec, MAX_BUILD_SEC),
             )
             for task in corpus.tasks
             if task.task is not None and task.refusal is None
@@ -222,7 +223,8 @@ class Imports:
         if stored.task.verifier_mode == "separate":
             place = verifier_place(stored.task)
             if not place.is_tasks_image:
-                await ensure_verifier_image(self._hands, stored, sandboxes, place.build_timeout_sec)
+                limit_sec = min(place.build_timeout_sec, MAX_BUILD_SEC)
+                await ensure_verifier_image(self._hands, stored, sandboxes, limit_sec)
             elif image.starts_service:
                 raise TaskError(
                     "[verifier].environment_mode: the image's ENTRYPOINT starts a service, which a separate "

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
 from temporalio import activity
 
-from activities.bundles import BundleFolder
+from activities.bundles import AgentInstallFailed, BundleFolder
 from activities.failures import current_phase
 from activities.harnesses.home import resolve_home
 from activities.harnesses.own import OwnHarness
@@ -30,6 +31,8 @@ from store.record import PhaseChange, enter_phase, iso
 
 # A box outlives its own trial by this much, so that a worker that was away finds what it left.
 LIFETIME_MARGIN_SEC = 3600.0
+# Harbor's limit for the same, which `agent_setup_timeout_multiplier` stretches.
+AGENT_SETUP_SEC = 360.0
 
 
 @dataclass
@@ -73,7 +76,7 @@ class OpenBox:
             change = PhaseChange(members=windows.members, sandbox_id=box.box_id)
             await enter(self._hands, attempt, AttemptPhase.INSTALL, change)
             await self._require_healthy(context, box, image)
-            place = await self._install(context, box, image, bundle)
+            place = await self._install_in_time(context, box, image, bundle)
             await _require_service(box)
             windows.close("agent_setup", booted_at)
             await enter(self._hands, attempt, AttemptPhase.INSTALL, PhaseChange(members=windows.members))
@@ -105,6 +108,22 @@ class OpenBox:
         windows.close("harness_bundle", started_at)
         windows.members["harness_bundle_cache_hit"] = folder.is_cache_hit
         return folder
+
+    async def _install_in_time(
+        self, context: TrialContext, box: Box, image: ImageRef, bundle: BundleFolder | None
+    ) -> HarnessPlace:
+        """Raises `AgentInstallFailed` when it takes longer than it may."""
+        limit_sec = AGENT_SETUP_SEC * context.plan.multipliers.of("agent_setup")
+        limit = asyncio.timeout(limit_sec)
+        try:
+            async with limit:
+                return await self._install(context, box, image, bundle)
+        except TimeoutError:
+            if not limit.expired():
+                raise
+            raise AgentInstallFailed(
+                f"{context.arm.name} was not set up in the box within {limit_sec:g} s"
+            ) from None
 
     async def _install(
         self, context: TrialContext, box: Box, image: ImageRef, bundle: BundleFolder | None

@@ -85,7 +85,10 @@ class SeparateVerifier:
         await self._end_agents_box()
         started_at = now()
         image = await ensure_verifier_image(
-            self._hands, self._context.stored, self._provider, self._place.build_timeout_sec
+            self._hands,
+            self._context.stored,
+            self._provider,
+            self._context.build_limit_sec(self._place.build_timeout_sec),
         )
         await self._lease()
         box = await make_leased_box(

@@ -21,6 +21,7 @@ from domain.arms import AgentArm
 from domain.errors import EvolveError
 from domain.jobs import JobPlan
 from domain.providers import ProviderCapabilities
+from domain.task_scalars import MAX_BUILD_SEC
 from domain.task_steps import SETUP_TIMEOUT_SEC, TaskStep
 from domain.tasks import Task
 from domain.vocabulary import AttemptPhase
@@ -115,8 +116,12 @@ class TrialContext:
 
     @property
     def build_timeout_sec(self) -> float:
-        """Declared, stretched by the job."""
-        return self.task.build_timeout_sec * self.plan.multipliers.of("environment_build")
+        """Of the task's image: declared, stretched by the job."""
+        return self.build_limit_sec(self.task.build_timeout_sec)
+
+    def build_limit_sec(self, declared_sec: float) -> float:
+        """The same for whatever image the task declares; see `MAX_BUILD_SEC`."""
+        return min(declared_sec * self.plan.multipliers.of("environment_build"), MAX_BUILD_SEC)
 
 
 @dataclass

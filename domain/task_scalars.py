@@ -13,6 +13,7 @@ from typing import Annotated, Any
 from pydantic import BeforeValidator, Field, StringConstraints
 
 __all__ = [
+    "MAX_BUILD_SEC",
     "MAX_TIMER_SEC",
     "Count",
     "Cpus",
@@ -28,6 +29,9 @@ __all__ = [
 ]
 
 MAX_TIMER_SEC = 2_147_483.647
+# An image is built within an activity whose single try is bounded (four hours, workflows/options.py): a
+# build that may take longer than that would be begun again for ever.
+MAX_BUILD_SEC = 3 * 3600.0
 """The timer ceiling of contract section 5: 2,147,483,647 ms."""
 
 _SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([GMK])\s*", re.IGNORECASE)
