@@ -7,7 +7,7 @@ import structlog
 from activities.sandboxes.base import SandboxProvider
 from domain.errors import DeleteRefused, InfrastructureFailure
 from store.database import Database
-from store.incidents import IncidentKind, note_incident, resolve_incident
+from store.incidents import BOX_KINDS, IncidentKind, note_incident, resolve_incident
 
 log = structlog.get_logger()
 
@@ -26,7 +26,7 @@ async def end_box(db: Database, provider: SandboxProvider, box_id: str) -> bool:
         await note_incident(db, IncidentKind.DELETE_REFUSED, box_id, message)
         return False
     # An earlier try may have been refused.
-    await resolve_incident(db, IncidentKind.DELETE_REFUSED, box_id)
+    await resolve_incident(db, box_id, *BOX_KINDS)
     return True
 
 

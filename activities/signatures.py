@@ -210,6 +210,8 @@ class CloseInput(PlacedAttempt):
     unready: str | None = None
     failure: Failure | None = None
     signatures: list[str | None] = []
+    unclosed: str | None = None
+    """What the close failed with: the boxes are the reaper's, and no attempt may follow beside them."""
 
 
 class Settled(Payload):

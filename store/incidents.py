@@ -16,6 +16,12 @@ from store.database import Database, Row, time_column
 class IncidentKind(StrEnum):
     DELETE_REFUSED = "delete_refused"
     """A provider does not let us destroy a box of ours; `subject` is the box."""
+    BOX_LEFT = "box_left"
+    """A trial settled while its box could not be ended; `subject` is the box."""
+
+
+BOX_KINDS = (IncidentKind.DELETE_REFUSED, IncidentKind.BOX_LEFT)
+"""Over when the box is gone."""
 
 
 class Incident(Row, table=True):
@@ -43,12 +49,12 @@ ON CONFLICT (kind, subject) WHERE resolved_at IS NULL
 DO UPDATE SET message = excluded.message, n_times = incidents.n_times + 1, last_at = now()
 """
 _RESOLVE = """
-UPDATE incidents SET resolved_at = now() WHERE kind = $1 AND subject = $2 AND resolved_at IS NULL
+UPDATE incidents SET resolved_at = now() WHERE kind = ANY($1) AND subject = $2 AND resolved_at IS NULL
 """
 _RESOLVE_VANISHED = """
 UPDATE incidents i SET resolved_at = now()
 FROM box_leases b WHERE b.name = i.subject AND b.host_id = $2 AND b.provider = ANY($3)
-  AND i.kind = $1 AND i.resolved_at IS NULL AND i.last_at < $5 AND NOT (i.subject = ANY($4))
+  AND i.kind = ANY($1) AND i.resolved_at IS NULL AND i.last_at < $5 AND NOT (i.subject = ANY($4))
 """
 
 
@@ -58,19 +64,19 @@ async def note_incident(db: Database, kind: IncidentKind, subject: str, message:
     await pool.execute(_NOTE, kind.value, subject, message[:MESSAGE_MAX_CHARS])
 
 
-async def resolve_incident(db: Database, kind: IncidentKind, subject: str) -> None:
+async def resolve_incident(db: Database, subject: str, *kinds: IncidentKind) -> None:
     """It is over; without an open one nothing happens."""
     pool = await db.pool()
-    await pool.execute(_RESOLVE, kind.value, subject)
+    await pool.execute(_RESOLVE, [kind.value for kind in kinds], subject)
 
 
 async def resolve_vanished(
     db: Database, host_id: str, providers: Collection[str], there: Collection[str], looked_at: datetime
 ) -> None:
-    """Boxes of a host's providers that could not be deleted, and were not there at `looked_at`."""
-    kind = IncidentKind.DELETE_REFUSED.value
+    """Boxes of a host's providers that could not be ended, and were not there at `looked_at`."""
+    kinds = [kind.value for kind in BOX_KINDS]
     pool = await db.pool()
-    await pool.execute(_RESOLVE_VANISHED, kind, host_id, list(providers), list(there), looked_at)
+    await pool.execute(_RESOLVE_VANISHED, kinds, host_id, list(providers), list(there), looked_at)
 
 
 async def list_incidents(db: Database, *, is_open_only: bool) -> list[Any]:

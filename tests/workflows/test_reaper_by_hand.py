@@ -62,7 +62,7 @@ class TestByHand:
         await note_incident(db, IncidentKind.DELETE_REFUSED, "box", "forbidden")
         [listed] = await reaper_side.list_incidents(is_open_only=True)
         assert (listed.kind, listed.subject, listed.n_times) == ("delete_refused", "box", 1)
-        await resolve_incident(db, IncidentKind.DELETE_REFUSED, "box")
+        await resolve_incident(db, "box", IncidentKind.DELETE_REFUSED)
         assert await reaper_side.list_incidents(is_open_only=True) == []
         assert len(await reaper_side.list_incidents(is_open_only=False)) == 1
 
