@@ -15,10 +15,17 @@ from temporalio.common import WorkflowIDReusePolicy
 from temporalio.exceptions import WorkflowAlreadyStartedError
 from temporalio.service import RPCError, RPCStatusCode
 
-from activities.signatures import JOB_WORKFLOW, SIGNAL_CANCEL, TRIAL_WORKFLOW
+from activities.signatures import (
+    JOB_WORKFLOW,
+    SIGNAL_CANCEL,
+    SIGNAL_HOST_LOST,
+    TRIAL_WORKFLOW,
+    LostHost,
+)
 from activities.trial_context import Hands
 from domain.reaping import Leftover, LeftoverKind
 from store.database import now
+from store.hosts import lost_trials
 from store.import_record import fail_import
 from store.intents import IntentKind, add_intent
 from store.leftovers import (
@@ -150,6 +157,39 @@ async def _close(temporal: Temporal, trial: Any, workflow_id: str) -> None:
             id_reuse_policy=WorkflowIDReusePolicy.ALLOW_DUPLICATE,
             static_summary=workflow_id,
         )
+
+
+async def reap_lost(hands: Hands, temporal: Temporal, *, is_dry: bool) -> list[Leftover]:
+    """A trial that waits for a dead host is told so, until it has settled without it."""
+    reaped: list[Leftover] = []
+    for row in await lost_trials(hands.db):
+        why = why_lost(row)
+        if is_dry or await tell_lost(temporal.client, row):
+            told = f"{why}: told to end without its box"
+            reaped.append(
+                Leftover(kind=LeftoverKind.TRIAL, subject=row["trial_id"], why=told, host_id=row["host_id"])
+            )
+    return reaped
+
+
+def why_lost(row: Any) -> str:
+    """In words, of a row of `lost_trials`."""
+    if row["since"] is None:
+        return f"an operator dropped its host {row['host_id']}"
+    away = f"its host {row['host_id']} is away since {row['since'].isoformat(timespec='seconds')}"
+    return f"{away}, and another serves {row['provider']}"
+
+
+async def tell_lost(client: Client, row: Any) -> bool:
+    """Whether there was a workflow to tell; `reap_trials` looks after a trial that has none."""
+    lost = LostHost(host_id=row["host_id"], attempt_number=row["attempt_number"], why=why_lost(row))
+    try:
+        await client.get_workflow_handle(f"{_TRIAL_PREFIX}{row['trial_id']}").signal(SIGNAL_HOST_LOST, lost)
+    except RPCError as error:
+        if error.status == RPCStatusCode.NOT_FOUND:
+            return False
+        raise
+    return True
 
 
 async def reap_workflows(hands: Hands, temporal: Temporal, *, is_dry: bool) -> list[Leftover]:

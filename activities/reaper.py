@@ -81,6 +81,7 @@ class Reaper:
         return await _reap(
             {
                 "trials": lambda: reap_workflows.reap_trials(hands, temporal, is_dry=is_dry),
+                "lost": lambda: reap_workflows.reap_lost(hands, temporal, is_dry=is_dry),
                 "jobs": lambda: reap_workflows.reap_jobs(hands, temporal, is_dry=is_dry),
                 "imports": lambda: reap_workflows.reap_imports(hands, temporal, is_dry=is_dry),
                 "workflows": lambda: reap_workflows.reap_workflows(hands, temporal, is_dry=is_dry),

@@ -54,6 +54,14 @@ class AttemptRef(Payload):
     step: int | None = None
 
 
+class LostHost(Payload):
+    """The host of an attempt is dead, and `why`: what waits for it there is waited for no longer."""
+
+    host_id: str
+    attempt_number: int
+    why: str
+
+
 class Placement(Payload):
     """Where the attempt runs, or why it does not (yet).
 
@@ -210,8 +218,8 @@ class CloseInput(PlacedAttempt):
     unready: str | None = None
     failure: Failure | None = None
     signatures: list[str | None] = []
-    unclosed: str | None = None
-    """What the close failed with: the boxes are the reaper's, and no attempt may follow beside them."""
+    lost_host: str | None = None
+    """Why the host of its boxes is given up, where it is."""
 
 
 class Settled(Payload):
@@ -245,6 +253,7 @@ SETTLE_TRIAL = Signature("settle_trial", CloseInput, Settled)
 JOB_WORKFLOW = "JobWorkflow"
 TRIAL_WORKFLOW = "TrialWorkflow"
 SIGNAL_CANCEL = "cancel"
+SIGNAL_HOST_LOST = "host_lost"
 PROVIDER_WORKFLOW = "ProviderWorkflow"
 SIGNAL_CREATE_ENDED = "create_ended"
 

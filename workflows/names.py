@@ -25,6 +25,8 @@ SIGNAL_TRIAL_SETTLED = "trial_settled"
 QUERY_PROGRESS = "progress"
 SEARCH_OUTCOME = "Outcome"
 
+SIGNAL_HOST_LOST = signatures.SIGNAL_HOST_LOST  # of TrialWorkflow and RegradeWorkflow; argument: LostHost
+
 # Of ProviderWorkflow; activities too start and signal it.
 SIGNAL_CREATE_ENDED = signatures.SIGNAL_CREATE_ENDED
 UPDATE_SET_BREAKER = "set_breaker"  # argument: "open" or "close"

@@ -42,9 +42,7 @@ class RegradeWorkflow(TrialWorkflow):
                 **self._attempt.model_dump(), provider=placement.provider, host_id=placement.host_id
             )
             try:
-                end = await options.call(
-                    act.REGRADE_TRIAL, placed, options.FOLLOW, queue=placement.follow_queue
-                )
+                end = await self._on_host(act.REGRADE_TRIAL, placed, options.FOLLOW)
             except ActivityError as error:
                 await self._tell_provider(placement, error)
                 await self._wait_for_capacity(error)

@@ -22,12 +22,31 @@ with workflow.unsafe.imports_passed_through():
     from activities import signatures as act
     from activities.signatures import AttemptRef, BoxedAttempt, CloseInput, Failure, PlacedAttempt, Placement
     from domain.causes import is_verified
-    from domain.errors import CapacityWait
+    from domain.errors import CapacityWait, SandboxDeath
+    from domain.vocabulary import AttemptPhase
     from workflows.inputs import Progress, TrialInput
 
 T = TypeVar("T")
 In = TypeVar("In", bound=BaseModel)
 Out = TypeVar("Out", bound=BaseModel)
+
+
+_PHASES = {
+    act.OPEN_BOX.name: AttemptPhase.BOOT,
+    act.PREPARE_STEP.name: AttemptPhase.INSTALL,
+    act.RUN_AGENT.name: AttemptPhase.AGENT,
+    act.RUN_VERIFIER.name: AttemptPhase.VERIFY,
+    act.REGRADE_TRIAL.name: AttemptPhase.VERIFY,
+    act.CLOSE_TRIAL.name: AttemptPhase.PERSIST,
+}
+
+
+class HostLost(ApplicationError):
+    """The attempt's host is dead: its box counts as dead too, and a further attempt may run elsewhere."""
+
+    def __init__(self, lost: act.LostHost, phase: AttemptPhase) -> None:
+        facts = {"phase": phase.value, "signature": SandboxDeath.signature, "code": SandboxDeath.code}
+        super().__init__(lost.why, facts, type=SandboxDeath.__name__, non_retryable=True)
 
 
 @workflow.defn(name=names.TRIAL_WORKFLOW)
@@ -56,6 +75,15 @@ class TrialWorkflow:
         self._waited_sec = start.waited_sec
         self._n_waits = start.n_waits
         self._progress = Progress()
+        self._lost: act.LostHost | None = None
+
+    @workflow.signal(name=names.SIGNAL_HOST_LOST)
+    def host_lost(self, lost: act.LostHost) -> None:
+        """Said again and again until the attempt is settled, so a word about an earlier place is ignored."""
+        placement = self._progress.placement
+        is_here = placement is not None and placement.host_id == lost.host_id
+        if is_here and lost.attempt_number == self._attempt.attempt_number:
+            self._lost = lost
 
     @workflow.run
     async def run(self, start: TrialInput) -> act.Settled:
@@ -80,7 +108,7 @@ class TrialWorkflow:
         self._signatures.append(failure.signature if failure else None)
         number = self._attempt.attempt_number + 1
         self._attempt = self._attempt.model_copy(update={"attempt_number": number, "turn": 0})
-        self._progress = Progress()
+        self._progress, self._lost = Progress(), None
 
     async def _attempt_until_closed(self, back_off_sec: float) -> Failure | None:
         """One attempt number up to its close; returns why it has no verdict, if so."""
@@ -145,13 +173,34 @@ class TrialWorkflow:
 
     async def _follow(self, signature: act.Signature[In, Out], argument: In) -> Out:
         """What lasts as long as a process in the box does."""
-        return await options.call(signature, argument, options.FOLLOW, queue=self._follow_queue)
+        return await self._on_host(signature, argument, options.FOLLOW)
 
-    @property
-    def _follow_queue(self) -> str:
+    async def _on_host(self, signature: act.Signature[In, Out], argument: In, limits: options.Limits) -> Out:
+        """The long work of the attempt's host. Raises `HostLost` when that is given up meanwhile."""
         placement = self._progress.placement
         assert placement is not None
-        return placement.follow_queue
+        try:
+            return await self._unless_lost(signature, argument, limits, placement.follow_queue)
+        except HostLost:
+            _heed_cancel()
+            raise
+
+    async def _unless_lost(
+        self, signature: act.Signature[In, Out], argument: In, limits: options.Limits, queue: str | None
+    ) -> Out:
+        """Work of a host that is lost is cancelled and not waited for: nobody may be there to answer."""
+        running = asyncio.create_task(options.call(signature, argument, limits, queue=queue))
+        try:
+            await workflow.wait_condition(lambda: running.done() or self._lost is not None)
+        except asyncio.CancelledError:
+            running.cancel()
+            await workflow.wait_condition(lambda: running.done() or self._lost is not None)
+        if not running.done():
+            running.add_done_callback(_hear)
+            running.cancel()
+            assert self._lost is not None
+            raise HostLost(self._lost, _PHASES[signature.name])
+        return running.result()
 
     async def _open_box(self) -> PlacedAttempt | None:
         """Place the attempt and open its box, as often as the provider has no capacity; None: it is over."""
@@ -164,9 +213,7 @@ class TrialWorkflow:
                 **self._attempt.model_dump(), provider=placement.provider, host_id=placement.host_id
             )
             try:
-                self._progress.box = await options.call(
-                    act.OPEN_BOX, placed, options.OPEN_BOX, queue=placement.follow_queue
-                )
+                self._progress.box = await self._on_host(act.OPEN_BOX, placed, options.OPEN_BOX)
             except ActivityError as error:
                 await self._tell_provider(placement, error)
                 await self._wait_for_capacity(error)
@@ -190,6 +237,7 @@ class TrialWorkflow:
             placement = await options.call_here(act.PREPARE_TRIAL, self._attempt, options.RECORD)
             if placement.waiting_for is None:
                 workflow.set_current_details("")
+                self._lost = None
                 if self._attempt.attempt_number == 1:
                     be_found_by(placement.search)
                 return placement
@@ -253,9 +301,16 @@ class TrialWorkflow:
         )
         queue = placement.queue if placement and placement.queue else None
         try:
-            return await options.call(act.CLOSE_TRIAL, close, options.CLOSE, queue=queue)
+            if self._lost is None:
+                return await self._unless_lost(act.CLOSE_TRIAL, close, options.CLOSE, queue)
+        except HostLost:
+            workflow.logger.info("the host of trial %s was lost while it closed", close.trial_id)
         except ActivityError as error:
             return await options.call(act.SETTLE_TRIAL, _last_resort(close, error), options.RECORD)
+        assert self._lost is not None
+        # What the attempt came to is in the store: only what was in its box is lost.
+        left = close.model_copy(update={"lost_host": self._lost.why})
+        return await options.call(act.SETTLE_TRIAL, left, options.RECORD)
 
     async def _tell_job(self) -> None:
         job = workflow.get_external_workflow_handle(self._start.job_workflow_id)
@@ -275,6 +330,12 @@ async def _through_cancel(step: Coroutine[Any, Any, T]) -> T:
         return await running
 
 
+def _hear(abandoned: asyncio.Task[Any]) -> None:
+    """How work that nobody waits for ended is no error of the workflow's."""
+    if not abandoned.cancelled():
+        abandoned.exception()
+
+
 def _heed_cancel() -> None:
     """An activity that ended by itself swallows the cancel that reached it meanwhile."""
     if workflow.cancellation_reason() is not None:
@@ -282,11 +343,15 @@ def _heed_cancel() -> None:
 
 
 def _last_resort(close: CloseInput, error: ActivityError) -> CloseInput:
-    """A trial always settles, and on what it came to: a close that failed changes neither score nor failure.
+    """A trial always settles: what closing could not do is told, and the box is the reaper's.
 
-    What it would have kept is told, and the box is the reaper's: no attempt may follow beside it.
+    Final: a box that may be alive still must have no successor beside it.
     """
-    return close.model_copy(update={"unclosed": message_of(error)})
+    failure = close.failure
+    if failure is None or failure.kind != "cancelled":
+        failure = failure_of(error)
+    update = {"is_final": True}
+    return close.model_copy(update={"failure": failure.model_copy(update=update) if failure else None})
 
 
 def _give_up_waiting(error: ActivityError) -> NoReturn:

@@ -14,8 +14,8 @@ async def add_host(platform: Platform, host_id: str, provider: str, *, lease: st
     """A host that nobody works for, with a newer lease than ours."""
     await until(platform.db, "SELECT EXISTS (SELECT FROM hosts)")
     await platform.rows(
-        "INSERT INTO hosts SELECT $1::text, $2, $3, '', $1::text, $1::text || '-follow', cpus, memory_mb, code_version,"
-        " now() + $4::text::interval FROM hosts LIMIT 1",
+        "INSERT INTO hosts SELECT $1::text, $2, $3, '', $1::text, $1::text || '-follow', cpus, memory_mb,"
+        " code_version, now() + $4::text::interval FROM hosts LIMIT 1",
         host_id,
         {provider: {"ok": True}},
         provider,
