@@ -65,6 +65,11 @@ class Nemesis:
         return self._failure is not None
 
     @property
+    def has_done_all(self) -> bool:
+        """Whether every fault was done at least once."""
+        return all(self.counted().values())
+
+    @property
     def faults(self) -> tuple[str, ...]:
         """What it does here."""
         here = [*([DISK_FULL] if self._blobs else []), *([ENGINE] if self._engine else [])]

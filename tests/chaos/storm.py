@@ -42,7 +42,11 @@ _REAL_TEST = "mkdir -p /logs/verifier\n[ -e /app/solved ] && echo 1 > /logs/veri
 
 @dataclass(frozen=True)
 class Weather:
-    """How much of a storm: calls until both limits are reached, patience for the calm after it."""
+    """How much of a storm: calls until both limits are reached, patience for the calm after it.
+
+    It goes on until the nemesis has done all it does `min_rounds` times, and then for `patience_sec` at most
+    until the provider has done everything once: on a busy machine that waits for its occasion.
+    """
 
     seed: int
     n_calls: int
@@ -51,6 +55,7 @@ class Weather:
     pace: Pace = field(default_factory=Pace)
     min_rounds: int = 1
     has_docker: bool = False
+    patience_sec: float = 120.0
     calm_sec: float = 200.0
 
 
@@ -145,14 +150,17 @@ class Storm:
         until = time.monotonic() + weather.min_sec
         calls: list[asyncio.Task[None]] = []
         while not self._nemesis.is_broken and (
-            len(calls) < weather.n_calls
-            or time.monotonic() < until
-            or self._nemesis.n_rounds < weather.min_rounds
+            len(calls) < weather.n_calls or time.monotonic() < until or self._is_wanting(until)
         ):
             call = plan.draw()
             await asyncio.sleep(call.pause_sec)
             calls.append(asyncio.create_task(caller.make(call)))
         return calls
+
+    def _is_wanting(self, until: float) -> bool:
+        if self._nemesis.n_rounds < self._weather.min_rounds:
+            return True
+        return not self._nemesis.has_done_all and time.monotonic() < until + self._weather.patience_sec
 
     async def _await_ends(self, history: History) -> None:
         """Paused jobs go on; every stream tells its job's end, or `checker` says which did not."""

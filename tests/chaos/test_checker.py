@@ -101,6 +101,12 @@ def test_what_is_right_is_found_right() -> None:
     assert wrong(evidence()) == set()
 
 
+def test_an_agents_build_may_be_begun_again() -> None:
+    found = evidence()
+    found.executions.update({"evolve-of-a-revision-1-0-agent agent-build": 3})
+    assert wrong(found) == set()
+
+
 def _events(of: Evidence) -> Rows:
     return of.events[JOB_ID]
 
