@@ -11,6 +11,7 @@ from activities.signatures import CloseInput
 from activities.trial_context import Hands, box_tag
 from domain.errors import SandboxDeath
 from store.hosts import leased_boxes, mark_ending, mark_gone, release_room
+from store.incidents import IncidentKind, note_incident
 
 
 async def keep_verifiers_box(hands: Hands, close: CloseInput, capture: Capture) -> None:
@@ -36,6 +37,13 @@ async def end_boxes(hands: Hands, close: CloseInput) -> None:
         for box_id in known:
             await end_box(hands.db, provider, box_id)
         await mark_gone(hands.db, lease["name"])
+
+
+async def tell_boxes_left(hands: Hands, close: CloseInput) -> None:
+    """Those that its close could not end: they are the reaper's, and an operator is told."""
+    message = f"{close.provider}: trial {close.trial_id} settled without its end: {close.unclosed}"
+    for lease in await leased_boxes(hands.db, close.trial_id, close.attempt_number):
+        await note_incident(hands.db, IncidentKind.BOX_LEFT, lease["box_id"] or lease["name"], message)
 
 
 async def give_up_boxes(hands: Hands, close: CloseInput) -> None:

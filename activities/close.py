@@ -10,7 +10,7 @@ import structlog
 from temporalio import activity
 
 from activities.agent import agent_streams
-from activities.attempt_boxes import end_boxes, give_up_boxes, keep_verifiers_box
+from activities.attempt_boxes import end_boxes, give_up_boxes, keep_verifiers_box, tell_boxes_left
 from activities.capture import Capture
 from activities.failures import current_phase, is_transient
 from activities.heartbeats import heartbeats
@@ -45,12 +45,15 @@ from store.attempt_spend import attempt_spend
 from store.database import now
 from store.fences import Fence, Fenced
 from store.keys import KeyRole, has_key, revoke_keys
-from store.record import enter_phase
+from store.record import PhaseChange, enter_phase
 from store.settle import Settlement, retired, settle
 from store.step_results import step_results
 from store.streams import drop_streams
 
 log = structlog.get_logger()
+
+BOX_LEFT = "x_box_left"
+"""Member of a trial whose box could not be ended: why. All else that the close does for it was done."""
 
 
 class CloseTrial:
@@ -82,23 +85,43 @@ class CloseTrial:
                 self._hands.db, self._hands.secret, close.trial_id, close.attempt_number
             )
             end, members = await self._keep(close, Capture(self._hands, runs[-1], fence, secrets), end)
-        await end_boxes(self._hands, close)
+        await self._end_boxes(close, fence, members)
         return await self._settle(close, fence, end, members)
+
+    async def _end_boxes(self, close: CloseInput, fence: Fence, members: dict[str, Any]) -> None:
+        """Should no later try end them either, the trial settles all the same: what was kept is recorded."""
+        try:
+            await end_boxes(self._hands, close)
+        except Exception as error:
+            kept = {**members, BOX_LEFT: f"{type(error).__name__}: {error}"}
+            await enter_phase(self._hands.db, fence, PhaseChange(members=kept))
+            raise
+        if activity.info().attempt > 1:
+            members[BOX_LEFT] = None
 
     @activity.defn(name=SETTLE_TRIAL.name)
     async def settle_trial(self, close: CloseInput) -> Settled:
         """Without the box or its host: only the record. It comes after every try of `close_trial`."""
         fence = replace(fence_of(close, AttemptPhase.PERSIST), is_last_resort=True)
-        members = {"x_left_out": [f"what was in its box: {close.lost_host}"]} if close.lost_host else {}
         try:
-            end = await self._end_of(close)
+            end, members = await self._end_of(close), await self._left_out(close)
             if close.lost_host:
                 await give_up_boxes(self._hands, close)
+            elif close.unclosed:
+                await tell_boxes_left(self._hands, close)
             return await self._settle(close, fence, end, members)
         except Fenced:
             if not await retired(self._hands.db, fence):
                 raise
             return await self._settled_before(close)
+
+    async def _left_out(self, close: CloseInput) -> dict[str, Any]:
+        """What the close would have kept is not there, unless it came as far as the end of its boxes."""
+        if close.lost_host:
+            return {"x_left_out": [f"what was in its box: {close.lost_host}"]}
+        if close.unclosed is None or (await self._record(close)).get(BOX_LEFT):
+            return {}
+        return {"x_left_out": [f"what was in its box: its close failed: {close.unclosed}"]}
 
     async def _settled_before(self, close: CloseInput) -> Settled:
         """The answer that got lost when an earlier try had retired the attempt."""
@@ -190,9 +213,12 @@ class CloseTrial:
         if steps:
             strategy = (await self._hands.load(close)).task.reward_strategy
             return combined_rewards(strategy, [rewards_of(step) for step in steps])
+        return rewards_of(await self._record(close)) if close.verifier else None
+
+    async def _record(self, close: CloseInput) -> dict[str, Any]:
+        """Wire members of the trial so far; none of one that was deleted."""
         pool = await self._hands.db.pool()
-        result = await pool.fetchval("SELECT result FROM trials WHERE id = $1", close.trial_id)
-        return rewards_of(result or {}) if close.verifier else None
+        return await pool.fetchval("SELECT result FROM trials WHERE id = $1", close.trial_id) or {}
 
     async def _keep(
         self, close: CloseInput, capture: Capture, end: AttemptEnd
@@ -245,7 +271,8 @@ def _ended_attempt(close: CloseInput, status: TrialStatus, names: tuple[str, ...
             "status": status,
             "exception_names": names,
             "signatures": (*close.signatures, failure.signature if failure else None),
-            "is_last": failure.is_final if failure else False,
+            # A box that may be alive still must have no successor beside it.
+            "is_last": close.unclosed is not None or (failure.is_final if failure else False),
         }
     )
 

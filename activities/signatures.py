@@ -220,6 +220,8 @@ class CloseInput(PlacedAttempt):
     signatures: list[str | None] = []
     lost_host: str | None = None
     """Why the host of its boxes is given up, where it is."""
+    unclosed: str | None = None
+    """What the close failed with: the boxes are the reaper's, and no attempt may follow beside them."""
 
 
 class Settled(Payload):

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from cli import admin_money, admin_providers, admin_reaper, store_side
+from cli import admin_hosts, admin_money, admin_providers, admin_reaper, store_side
 from cli.options import JsonFlag
 from cli.output import hint, print_json, print_table, say
 
@@ -23,6 +23,7 @@ app.add_typer(admin_money.credits_app, name="credits", help="What a user may sti
 app.add_typer(admin_money.budget_app, name="budget", help="What an organization may spend a month.")
 app.add_typer(admin_money.price_app, name="price", help="Prices of models that the packaged book lacks.")
 app.add_typer(admin_providers.app, name="providers", help="Whether sandbox providers make boxes.")
+app.add_typer(admin_hosts.app, name="host", help="Worker hosts: which live, and which will not come back.")
 app.command("platform-stop")(admin_money.platform_stop)
 app.command("spend")(admin_money.spend)
 app.command("reap")(admin_reaper.reap)

@@ -57,7 +57,7 @@ async def reap(*, is_dry: bool) -> ReapReport:
     from store.hosts import live_hosts
     from workflows import names
 
-    async with _database() as db:
+    async with open_database() as db:
         if not await live_hosts(db):
             raise CliError("no worker lives that could look: `evolve status`", code="no_worker")
     client = await connect()
@@ -79,7 +79,7 @@ async def list_incidents(*, is_open_only: bool) -> list[IncidentRow]:
     """The newest first."""
     from store import incidents
 
-    async with _database() as db:
+    async with open_database() as db:
         rows = await incidents.list_incidents(db, is_open_only=is_open_only)
     return [IncidentRow(**{name: row[name] for name in IncidentRow.__dataclass_fields__}) for row in rows]
 
@@ -91,7 +91,7 @@ async def stranded_runs() -> list[StrandedRun]:
     """
     from store.hosts import away_trials, live_hosts
 
-    async with _database() as db:
+    async with open_database() as db:
         if not await live_hosts(db):
             return []
         away = [
@@ -159,7 +159,8 @@ async def connect() -> Client:
 
 
 @asynccontextmanager
-async def _database() -> AsyncGenerator[Database]:
+async def open_database() -> AsyncGenerator[Database]:
+    """The installation's; raises `CliError` where its schema is not ours."""
     from store import migrations
     from store.database import Database
 

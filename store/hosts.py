@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from sqlalchemy import Index
@@ -15,9 +15,12 @@ from store.database import Database, Row, json_column, now, time_column
 
 
 class Host(Row, table=True):
-    """A lease of one worker host. It is dead only when the lease has expired and another live host
-    serves the provider. `providers` maps provider → {"ok": bool, "reason": str | null, "paused": str | null};
-    while it is paused, for want of disk, no trial starts with it there."""
+    """A lease of one worker host. It is dead only when the lease has expired for `AWAY_GRACE` and another
+    live host serves the provider, or an operator has dropped it: then its row is gone.
+
+    `providers` maps provider → {"ok": bool, "reason": str | null, "paused": str | null}; while it is
+    paused, for want of disk, no trial starts with it there.
+    """
 
     __tablename__ = "hosts"
     id: str = Field(primary_key=True)
@@ -56,6 +59,8 @@ class BoxLease(Row, table=True):
 
 # Long enough that a busy or restarting worker keeps its host.
 LEASE_SEC = 30.0
+# So long after its lease has expired a host is dead, where another one that lives serves the provider.
+AWAY_GRACE = timedelta(minutes=10)
 
 _RENEW = """
 INSERT INTO hosts (id, providers, default_provider, default_reason, queue, follow_queue, cpus, memory_mb,
@@ -257,6 +262,63 @@ async def away_trials(db: Database) -> list[Any]:
         " WHERE b.state <> 'gone' AND t.finished_at IS NULL AND h.lease_expires_at < now()"
         " ORDER BY since, trial_id"
     )
+
+
+_LOST = """
+SELECT DISTINCT t.id AS trial_id, t.attempt_number, b.host_id, b.provider, h.lease_expires_at AS since
+FROM trials t JOIN box_leases b ON b.trial_id = t.id AND b.attempt_number = t.attempt_number
+LEFT JOIN hosts h ON h.id = b.host_id
+WHERE t.finished_at IS NULL AND ($1::text IS NULL OR b.host_id = $1)
+  AND (h.id IS NULL OR h.lease_expires_at < now() - $2::interval AND EXISTS (
+    SELECT FROM hosts o WHERE o.lease_expires_at > now() AND (o.providers -> b.provider ->> 'ok')::bool))
+ORDER BY b.host_id, t.id
+"""
+
+
+async def lost_trials(db: Database, host_id: str | None = None) -> list[Any]:
+    """Trials under way on a dead host (the one that is named): `trial_id`, `attempt_number`, `host_id`,
+    `provider`, and `since` when it is away, null for one that an operator dropped.
+
+    Leases that are given back count too: a verifier that waits for room, and the close, are the host's.
+    """
+    pool = await db.pool()
+    return await pool.fetch(_LOST, host_id, AWAY_GRACE)
+
+
+_LIST_HOSTS = """
+SELECT h.id, h.providers, h.cpus, h.memory_mb, h.code_version, h.lease_expires_at,
+       h.lease_expires_at > now() AS is_live, count(b.name) AS n_boxes,
+       coalesce(sum(b.memory_mb), 0)::int AS used_memory_mb
+FROM hosts h LEFT JOIN box_leases b ON b.host_id = h.id AND b.state <> 'gone'
+GROUP BY h.id ORDER BY h.id
+"""
+_DROP_LEASES = """
+UPDATE box_leases b SET state = 'gone', gone_at = now() WHERE b.host_id = $1 AND b.state <> 'gone'
+  AND NOT EXISTS (SELECT FROM trials t WHERE t.id = b.trial_id AND t.finished_at IS NULL)
+"""
+
+
+async def list_hosts(db: Database) -> list[Any]:
+    """Every host: `id`, `providers`, `cpus`, `memory_mb`, `code_version`, `lease_expires_at`, `is_live`,
+    `n_boxes`, `used_memory_mb`."""
+    pool = await db.pool()
+    return await pool.fetch(_LIST_HOSTS)
+
+
+async def drop_host(db: Database, host_id: str) -> bool | None:
+    """Forget a host that is away, for good: its trials are lost (`lost_trials`), and nothing waits for it.
+
+    False when it lives, None when there is none of that name. Should it come back, it is a new one.
+    """
+    async with db.transaction() as connection:
+        is_live = await connection.fetchval(
+            "SELECT lease_expires_at > now() FROM hosts WHERE id = $1 FOR UPDATE", host_id
+        )
+        if is_live is None or is_live:
+            return None if is_live is None else False
+        await connection.execute("DELETE FROM hosts WHERE id = $1", host_id)
+        await connection.execute(_DROP_LEASES, host_id)
+    return True
 
 
 async def find_builder(db: Database, providers: Sequence[str]) -> tuple[Host, str] | None:

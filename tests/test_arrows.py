@@ -28,6 +28,7 @@ COMPOSITION = {
     "cli/store_side.py",
     "cli/money_side.py",
     "cli/reaper_side.py",
+    "cli/hosts_side.py",
     "cli/machine_side.py",
 }
 LIBRARIES_OF_DOMAIN = {"pydantic", "pydantic_core", "pathspec"}

@@ -343,15 +343,11 @@ def _heed_cancel() -> None:
 
 
 def _last_resort(close: CloseInput, error: ActivityError) -> CloseInput:
-    """A trial always settles: what closing could not do is told, and the box is the reaper's.
+    """A trial always settles, and on what it came to: a close that failed changes neither score nor failure.
 
-    Final: a box that may be alive still must have no successor beside it.
+    What it would have kept is told, and the box is the reaper's: no attempt may follow beside it.
     """
-    failure = close.failure
-    if failure is None or failure.kind != "cancelled":
-        failure = failure_of(error)
-    update = {"is_final": True}
-    return close.model_copy(update={"failure": failure.model_copy(update=update) if failure else None})
+    return close.model_copy(update={"unclosed": message_of(error)})
 
 
 def _give_up_waiting(error: ActivityError) -> NoReturn:

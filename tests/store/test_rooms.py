@@ -10,7 +10,18 @@ from domain.errors import ProviderCreateFailure
 from domain.vocabulary import AttemptPhase
 from store.database import Database, now
 from store.fences import Fence, Fenced
-from store.hosts import Host, HostChoice, Room, leased_boxes, leased_host, renew_host, reserve_room
+from store.hosts import (
+    Host,
+    HostChoice,
+    Room,
+    drop_host,
+    leased_boxes,
+    leased_host,
+    list_hosts,
+    lost_trials,
+    renew_host,
+    reserve_room,
+)
 from store.rooms import exchange_room
 from store.settle import settle
 from tests.finished_jobs import accept, publish, settlement, trial_ids
@@ -129,11 +140,13 @@ async def test_nor_in_the_place_of_the_try_that_followed_its_own(trials: list[Tr
         await trial.exchange(try_number=1)
 
 
-async def go_away(db: Database, *host_ids: str) -> None:
-    """Their leases expire."""
+async def go_away(db: Database, *host_ids: str, minutes: int = 1) -> None:
+    """Their leases expired so long ago."""
     pool = await db.pool()
     await pool.execute(
-        "UPDATE hosts SET lease_expires_at = now() - interval '1 minute' WHERE id = ANY($1)", host_ids
+        "UPDATE hosts SET lease_expires_at = now() - make_interval(mins => $2) WHERE id = ANY($1)",
+        host_ids,
+        minutes,
     )
 
 
@@ -163,3 +176,63 @@ async def test_a_verifier_stays_on_its_host_while_that_is_away(trials: list[Tria
     choice = await trial.exchange()
     assert choice is not None
     assert choice.host_id == "here"
+
+
+async def lost(db: Database) -> list[tuple[str, str]]:
+    return [(row["trial_id"], row["host_id"]) for row in await lost_trials(db)]
+
+
+async def test_a_trial_is_lost_when_its_host_is_away_for_long_and_another_serves_its_provider(
+    trials: list[Trial],
+) -> None:
+    trial = trials[0]
+    await trial.reserve()
+    await go_away(trial.db, "here", minutes=9)
+    assert await lost(trial.db) == []
+    await go_away(trial.db, "here", minutes=11)
+    assert await lost(trial.db) == [(trial.trial_id, "here")]
+    await go_away(trial.db, "elsewhere")
+    assert await lost(trial.db) == []
+
+
+async def test_a_host_of_other_providers_takes_no_trials_from_one_that_is_away(trials: list[Trial]) -> None:
+    trial = trials[0]
+    await trial.reserve()
+    await go_away(trial.db, "here", minutes=60)
+    pool = await trial.db.pool()
+    await pool.execute(
+        "UPDATE hosts SET providers = $1 WHERE id = 'elsewhere'",
+        {"docker": {"ok": False, "reason": "no engine"}, "local": {"ok": True}},
+    )
+    assert await lost(trial.db) == []
+
+
+async def test_a_trial_that_has_given_its_box_back_and_must_still_close_there_is_lost_too(
+    trials: list[Trial],
+) -> None:
+    trial = trials[0]
+    await trial.reserve()
+    pool = await trial.db.pool()
+    await pool.execute("UPDATE box_leases SET state = 'gone', gone_at = now()")
+    await go_away(trial.db, "here", minutes=11)
+    assert await lost(trial.db) == [(trial.trial_id, "here")]
+
+
+async def test_a_host_that_lives_is_not_dropped(trials: list[Trial]) -> None:
+    db = trials[0].db
+    assert await drop_host(db, "here") is False
+    assert await drop_host(db, "nowhere") is None
+    assert [row["id"] for row in await list_hosts(db)] == ["elsewhere", "here"]
+
+
+async def test_the_trials_of_a_dropped_host_are_lost_though_nobody_else_lives(trials: list[Trial]) -> None:
+    a, b, _ = trials
+    await a.reserve()
+    await b.reserve()
+    end = Fence(b.job_id, b.trial_id, 1, AttemptPhase.PERSIST, 1)
+    await settle(b.db, end, settlement(1.0))
+    await go_away(a.db, "here", "elsewhere")
+    assert [row["n_boxes"] for row in await list_hosts(a.db)] == [0, 2]
+    assert await drop_host(a.db, "here")
+    assert await lost(a.db) == [(a.trial_id, "here")]
+    assert (await a.leased(), await b.leased()) == ([a.agents], [])
