@@ -1,12 +1,14 @@
 """Record the histories that `test_replay.py` replays: `python -m tests.replay.record`.
 
-Run it when a workflow changed on purpose, and keep the older file of a release whose runs may be open.
+Run it when a workflow changed on purpose, and keep the older file of a release whose runs may be open. With
+a part of names (`python -m tests.replay.record regrade`) only the histories called so are written.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
+import sys
 import tempfile
 from datetime import UTC, datetime
 from pathlib import Path
@@ -14,8 +16,11 @@ from typing import Any
 
 from activities.signatures import ProviderReport, ReapOrder
 from domain.breaker import BreakerState
+from domain.regrading import RegradeRequest, TrialRegradeRequest
+from store.accounts import caller_of_owner
 from store.database import Database
 from store.migrations import upgrade
+from store.regrades import regrade_job, regrade_trial
 from tests.factories import TASK_TOML, task_files
 from tests.inprocess import Platform, inprocess_platform
 from tests.postgres import running_postgres
@@ -35,6 +40,8 @@ BODY: dict[str, Any] = {
 
 
 async def keep(platform: Platform, workflow_id: str, name: str) -> None:
+    if not any(part in name for part in sys.argv[1:] or [""]):
+        return
     history = await platform.client.get_workflow_handle(workflow_id).fetch_history()
     (HISTORIES / f"{name}.json").write_text(history.to_json())
 
@@ -81,9 +88,9 @@ async def run_alone(platform: Platform, name: str) -> str:
 
 
 async def trial_of(platform: Platform, name: str) -> str:
-    [trial] = await platform.rows(
-        "SELECT t.id FROM trials t JOIN jobs j ON j.id = t.job_id WHERE j.workflow_id = $1", name
-    )
+    """The workflow of a job's first trial."""
+    query = "SELECT t.id FROM trials t JOIN jobs j ON j.id = t.job_id WHERE workflow_id = $1 ORDER BY index"
+    trial, *_ = await platform.rows(query, name)
     return names.trial_workflow_id(str(trial["id"]))
 
 
@@ -150,6 +157,36 @@ async def record_steps(platform: Platform) -> None:
     await keep(platform, await trial_of(platform, "stepped"), "trial_multi_step")
 
 
+async def record_regrades(platform: Platform) -> None:
+    """Of a job, and of one trial by itself whose verifier's box dies once."""
+    separate = 'artifacts = ["/app/solved"]\n[verifier]\nenvironment_mode = "separate"\n'
+    await platform.publish_id("separate", task_files("delta", toml=separate))
+    retry = {"max_retries": 1, "min_wait_sec": 0.01}
+    body = {**BODY, "datasets": [{"name": "separate"}], "agents": [{"name": "oracle"}], "retry": retry}
+    end = await platform.client.execute_workflow(
+        names.JOB_WORKFLOW, body, id="judged", task_queue=platform.queue
+    )
+    caller = await caller_of_owner(platform.db, None)
+    of_job = await regrade_job(platform.db, caller, end["job_id"], RegradeRequest())
+    await run_accepted(platform, of_job.job_id)
+    await keep(platform, names.job_workflow_id(of_job.job_id), "job_regrade")
+    await keep(platform, await trial_of(platform, names.job_workflow_id(of_job.job_id)), "trial_regrade")
+    [source] = await platform.rows("SELECT id FROM trials WHERE job_id = $1 AND index = 0", end["job_id"])
+    of_trial = await regrade_trial(platform.db, caller, str(source["id"]), TrialRegradeRequest())
+    platform.provider.faults.plan("verifier", "death")
+    await run_accepted(platform, of_trial.job_id)
+    await keep(platform, names.job_workflow_id(of_trial.job_id), "job_regrade_of_trial")
+    retried = await trial_of(platform, names.job_workflow_id(of_trial.job_id))
+    await keep(platform, retried, "trial_regrade_retried")
+
+
+async def run_accepted(platform: Platform, job_id: str) -> None:
+    """A job that is in the store already, to its end."""
+    await platform.client.execute_workflow(
+        names.JOB_WORKFLOW, {"job_id": job_id}, id=names.job_workflow_id(job_id), task_queue=platform.queue
+    )
+
+
 async def record_archive(platform: Platform) -> None:
     [job] = await platform.rows("SELECT id FROM jobs WHERE workflow_id = 'finished'")
     await platform.client.execute_workflow(
@@ -190,6 +227,7 @@ async def record(url: str, temporal: str, root: Path) -> None:
         await record_cancelled_in_back_off(platform)
         await record_provider(platform)
         await record_steps(platform)
+        await record_regrades(platform)
         await record_archive(platform)
         await record_reaper(platform)
         await record_cancelled(platform)

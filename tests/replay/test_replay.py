@@ -30,7 +30,7 @@ def test_there_are_histories_of_every_story() -> None:
         "job_finished", "job_cancelled", "trial_scored", "trial_cancelled", "trial_retried",
         "trial_circuit_broken", "trial_cancelled_in_back_off", "trial_waited_for_capacity", "provider_held",
         "provider_failed", "reaper", "job_taken_up_to_cancel", "dataset_import", "archive",
-        "trial_multi_step",
+        "trial_multi_step", "job_regrade", "trial_regrade", "job_regrade_of_trial", "trial_regrade_retried",
     }  # fmt: skip
 
 
