@@ -86,6 +86,11 @@ class Blobs:
         if self._root is not None and _HALF_WRITTEN.fullmatch(Path(name).name):
             await asyncio.to_thread((self._root / name).unlink, missing_ok=True)
 
+    async def delete_below(self, prefix: str) -> None:
+        """Remove whatever is below a prefix that ends in `/`."""
+        for key in await self.list(prefix):
+            await self.delete(key)
+
     async def delete(self, key: str) -> None:
         """Remove; absent is done."""
         try:

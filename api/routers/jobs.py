@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Sequence
 from typing import cast
 
 from fastapi import APIRouter, Request, Response
@@ -21,12 +19,9 @@ from domain.vocabulary import JobListScope, JobStatus, TrialStatus
 from store import job_reads, trial_reads
 from store.accept import Origin, accept_job
 from store.accounts import Caller
-from store.blobs import Blobs
 from store.job_verbs import delete_job, request_cancel, request_pause
 
 router = APIRouter()
-
-_BLOBS_AT_ONCE = 32
 
 
 @router.post("/api/jobs")
@@ -64,9 +59,10 @@ async def read_job(job_id: str, platform: PlatformDep, caller: CallerDep) -> Res
 @router.delete("/api/jobs/{job_id:segment}")
 async def remove_job(job_id: str, platform: PlatformDep, caller: CallerDep) -> Response:
     """Remove a terminal job, its trials and everything they left."""
-    n_trials, keys = await delete_job(platform.db, caller, job_id)
-    await _delete_blobs(platform.blobs, keys)
-    return json_answer({"job_id": job_id, "trials_deleted": n_trials, "analyses_deleted": 0})
+    deleted = await delete_job(platform.db, caller, job_id)
+    await deleted.delete_blobs(platform.blobs)
+    answer = {"job_id": job_id, "trials_deleted": len(deleted.trial_ids), "analyses_deleted": 0}
+    return json_answer(answer)
 
 
 @router.get("/api/jobs/{job_id:segment}/trials")
@@ -132,8 +128,3 @@ async def download_job(job_id: str, request: Request, platform: PlatformDep, cal
         raise ApiError("job_not_terminal", f"The job is {job['status']}; its archive comes at the end.")
     package = await built_archive(platform, request, "job", job_id, f"job-{job_id}-results.tar.gz")
     return await package_answer(platform.blobs, package)
-
-
-async def _delete_blobs(blobs: Blobs, keys: Sequence[str]) -> None:
-    for start in range(0, len(keys), _BLOBS_AT_ONCE):
-        await asyncio.gather(*(blobs.delete(key) for key in keys[start : start + _BLOBS_AT_ONCE]))

@@ -154,8 +154,12 @@ async def test_a_regrade_under_way_keeps_its_source_and_outlives_it_after(platfo
     await handle.signal(names.SIGNAL_CANCEL)
     assert (await asyncio.wait_for(handle.result(), 60))["by_status"]["CANCELLED"] == 1
     assert await platform.rows("SELECT FROM box_leases WHERE state <> 'gone'") == []
-    _, keys = await delete_job(platform.db, caller, source["id"])
-    assert [key for key in keys if "inputs-" in key]
+    deleted = await delete_job(platform.db, caller, source["id"])
+    kept = [key for trial_id in deleted.trial_ids for key in await platform.blobs.list(f"trials/{trial_id}/")]
+    assert [key for key in kept if "inputs-" in key]
+    assert [key for key in kept if "baseline" in key]
+    await deleted.delete_blobs(platform.blobs)
+    assert not set(kept) & set(await platform.blobs.list("trials/"))
     job = await read_job(platform.db, caller, accepted.job_id)
     assert job["source_jobs"][0]["job_id"] == source["id"]
     with pytest.raises(ApiError) as caught:
