@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from types import MappingProxyType
 
 import structlog
 from aiohttp import web
@@ -14,24 +12,21 @@ from gateway.bodies import BodyReader
 from gateway.bounds import estimate_tokens
 from gateway.calls import OpenCall, new_call, unserved_call
 from gateway.catalog import Catalog
-from gateway.denials import Denial, DenialKind, Protocol
+from gateway.denials import Denial
 from gateway.forward import Forwarder, Outgoing
 from gateway.headers import anthropic_betas, presented_key, request_headers, upstream_query
 from gateway.json_text import BadJson, JsonObject
 from gateway.ledger import Ledger
 from gateway.meter import Meter
 from gateway.models_list import list_models, one_model
+from gateway.native_errors import Protocol
 from gateway.policy import apply_policy
 from gateway.protocols import Wanted, protocol_of, wanted
 from gateway.translation import InnerCall, Translation
 from store.keys import GrantedModel, KeyGrant
-from store.spend import UnservedKind
 
 log = structlog.get_logger()
 
-_UNSERVED: Mapping[DenialKind, UnservedKind] = MappingProxyType(
-    {"no_price": "unpriced", "no_provider_key": "no_provider_key"}
-)
 MAX_BODY_BYTES = 32 * 1024 * 1024
 
 
@@ -82,14 +77,24 @@ class Gateway:
             return web.json_response(list_models(asked.protocol, grant))
         if asked.action == "model":
             return web.json_response(one_model(asked.protocol, grant, asked.model or ""))
+        if asked.action == "count":
+            return await self._count(request, asked, grant, *await self._read(request, asked, grant))
+        await self.ledger.pacer.enter(grant)
+        try:
+            return await self._call(request, asked, grant, *await self._read(request, asked, grant))
+        except Denial as denial:
+            self.ledger.pacer.note(grant, denial)
+            raise
+
+    async def _read(
+        self, request: web.Request, asked: Wanted, grant: KeyGrant
+    ) -> tuple[GrantedModel, JsonObject]:
+        """The model that is asked for, and the body. Raises `Denial`."""
         try:
             body = JsonObject.of_bytes(await self.bodies.read(request, grant.key_id))
         except BadJson as error:
             raise Denial("invalid", str(error)) from None
-        model = granted_model(grant, asked, body)
-        if asked.action == "count":
-            return await self._count(request, asked, grant, model, body)
-        return await self._call(request, asked, grant, model, body)
+        return granted_model(grant, asked, body), body
 
     async def _call(
         self, request: web.Request, asked: Wanted, grant: KeyGrant, model: GrantedModel, body: JsonObject
@@ -125,9 +130,9 @@ class Gateway:
             target = Target(model, upstream, await self.catalog.price(model))
             return target, await self.catalog.provider_key(upstream, grant)
         except Denial as denial:
-            kind = _UNSERVED.get(denial.kind)
-            if kind is not None:
-                await self.ledger.refuse(unserved_call(self.ledger, grant, asked.dialect, model), kind)
+            if denial.refusal_kind is not None:
+                row = unserved_call(self.ledger, grant, asked.dialect, model)
+                await self.ledger.refuse(row, denial.refusal_kind)
             raise
 
     async def _count(
@@ -151,7 +156,8 @@ class Gateway:
                 dialect=asked.dialect,
                 socket=upstream.socket,
                 provider_key=key,
-            )
+            ),
+            grant.key_id,
         )
 
 

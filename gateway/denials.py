@@ -7,13 +7,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Literal
-from uuid import uuid4
 
 from aiohttp import web
 
+from gateway.native_errors import Protocol, error_body
 from store.spend import RefusalKind
-
-Protocol = Literal["anthropic", "openai", "gemini"]
 
 DenialKind = Literal[
     "invalid",
@@ -45,20 +43,15 @@ class _Form:
     """`is_final`: asking again would be answered alike, so clients that heed it are told not to."""
 
     status: int
-    anthropic: str
-    openai: tuple[str, str | None]
-    gemini: str
+    openai_code: str | None = None
     is_final: bool = False
     retry_after_sec: int | None = None
 
 
-_INVALID = _Form(400, "invalid_request_error", ("invalid_request_error", None), "INVALID_ARGUMENT", True)
+_INVALID = _Form(400, is_final=True)
 # The one status on which every harness was seen to end at once (facts/harnesses.md, consequence 1).
-_SPENT = _Form(
-    402, "billing_error", ("insufficient_quota", "insufficient_quota"), "FAILED_PRECONDITION", True
-)
-_NOT_FOUND = _Form(404, "not_found_error", ("invalid_request_error", "not_found"), "NOT_FOUND", True)
-_UPSTREAM = _Form(502, "api_error", ("server_error", None), "INTERNAL")
+_SPENT = _Form(402, "insufficient_quota", is_final=True)
+_UPSTREAM = _Form(502)
 # Of our making, and asking again changes nothing. After a 5xx most harnesses try on until their deadline;
 # a 400 ends each of them at once (facts/harnesses.md). What it was is told by the row of the call.
 _OURS = _INVALID
@@ -66,36 +59,24 @@ _OURS = _INVALID
 _FORMS: Mapping[DenialKind, _Form] = MappingProxyType(
     {
         "invalid": _INVALID,
-        "no_key": _Form(
-            401, "authentication_error", ("invalid_request_error", "invalid_api_key"), "UNAUTHENTICATED", True
-        ),
-        "no_model": _Form(
-            404, "not_found_error", ("invalid_request_error", "model_not_found"), "NOT_FOUND", True
-        ),
-        "no_route": _NOT_FOUND,
+        "no_key": _Form(401, "invalid_api_key", is_final=True),
+        "no_model": _Form(404, "model_not_found", is_final=True),
+        "no_route": _Form(404, "not_found", is_final=True),
         "no_price": _INVALID,
         "no_pair": _INVALID,
-        "too_large": _Form(
-            413, "request_too_large", ("invalid_request_error", None), "INVALID_ARGUMENT", True
-        ),
-        "upgrade": _Form(426, "invalid_request_error", ("invalid_request_error", None), "INVALID_ARGUMENT"),
+        "too_large": _Form(413, is_final=True),
+        "upgrade": _Form(426),
         "own_cap": _SPENT,
         "user": _SPENT,
         "team": _SPENT,
         "other": _SPENT,
-        "in_flight": _Form(
-            429,
-            "rate_limit_error",
-            ("rate_limit_error", "rate_limit_exceeded"),
-            "RESOURCE_EXHAUSTED",
-            retry_after_sec=1,
-        ),
+        "in_flight": _Form(429, "rate_limit_exceeded", retry_after_sec=1),
         "upstream_auth": _OURS,
         "no_provider_key": _OURS,
         "upstream_unreachable": _UPSTREAM,
         "upstream_cut": _UPSTREAM,
-        "upstream_timeout": _Form(504, "timeout_error", ("server_error", None), "DEADLINE_EXCEEDED"),
-        "unavailable": _Form(503, "api_error", ("server_error", None), "UNAVAILABLE", retry_after_sec=2),
+        "upstream_timeout": _Form(504),
+        "unavailable": _Form(503, retry_after_sec=2),
     }
 )
 _OF_REFUSAL: Mapping[RefusalKind, DenialKind] = MappingProxyType(
@@ -106,7 +87,12 @@ _OF_REFUSAL: Mapping[RefusalKind, DenialKind] = MappingProxyType(
         "platform": "other",
         "in_flight": "in_flight",
         "key_dead": "no_key",
+        "unpriced": "no_price",
+        "no_provider_key": "no_provider_key",
     }
+)
+_REFUSAL_OF: Mapping[DenialKind, RefusalKind] = MappingProxyType(
+    {denied: refusal for refusal, denied in _OF_REFUSAL.items()}
 )
 
 
@@ -126,19 +112,18 @@ class Denial(Exception):
         return cls(denied, f"{denied}: {message}" if is_budget else message)
 
     @property
+    def refusal_kind(self) -> RefusalKind | None:
+        """As the ledger calls it; None for what leaves no row."""
+        return _REFUSAL_OF.get(self.kind)
+
+    @property
     def status(self) -> int:
         return _FORMS[self.kind].status
 
     def body(self, protocol: Protocol) -> dict[str, Any]:
         """The error in the protocol's own shape."""
         form = _FORMS[self.kind]
-        if protocol == "anthropic":
-            error = {"type": form.anthropic, "message": self.message}
-            return {"type": "error", "error": error, "request_id": f"req_{uuid4().hex}"}
-        if protocol == "gemini":
-            return {"error": {"code": form.status, "message": self.message, "status": form.gemini}}
-        kind, code = form.openai
-        return {"error": {"message": self.message, "type": kind, "param": None, "code": code}}
+        return error_body(protocol, form.status, self.message, form.openai_code)
 
     @property
     def headers(self) -> dict[str, str]:

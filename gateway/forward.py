@@ -7,6 +7,7 @@ what they generate, until the usage is known or `DRAIN_SEC` have passed.
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,7 +23,7 @@ from gateway.idle_watch import IdleWatch
 from gateway.meter import MAX_WHOLE_BYTES
 from gateway.native_errors import error_body
 from gateway.operator_faults import failure_of
-from gateway.protocols import Dialect
+from gateway.protocols import PROTOCOL_OF, Dialect
 from gateway.usage_chunk import UsageChunkFilter
 
 log = structlog.get_logger()
@@ -33,7 +34,8 @@ READ_TIMEOUT_SEC = 600.0
 WRITE_TIMEOUT_SEC = 600.0
 DRAIN_SEC = 120.0
 MAX_DRAINS = 256
-MAX_COUNTS = 16
+MAX_COUNTS_OF_KEY = 8
+MAX_COUNTS = 256
 MAX_ERROR_BYTES = 1024 * 1024
 
 
@@ -67,7 +69,7 @@ class Forwarder:
     def __init__(self) -> None:
         self._sessions: dict[Path | None, aiohttp.ClientSession] = {}
         self._n_drains = 0
-        self._n_counts = 0
+        self._counting: Counter[str] = Counter()
 
     async def close(self) -> None:
         for session in self._sessions.values():
@@ -96,11 +98,11 @@ class Forwarder:
             # Reached with the call unended only when this handler is cancelled or breaks.
             call.end_cancelled("gateway_stopped")
 
-    async def count(self, outgoing: Outgoing) -> web.Response:
+    async def count(self, outgoing: Outgoing, key_id: str) -> web.Response:
         """A count of tokens: free, so there is nothing to hold, but only so many at once. Raises `Denial`."""
-        if self._n_counts >= MAX_COUNTS:
+        if self._counting[key_id] >= MAX_COUNTS_OF_KEY or self._counting.total() >= MAX_COUNTS:
             raise Denial("in_flight", "too many counts of tokens are under way")
-        self._n_counts += 1
+        self._counting[key_id] += 1
         try:
             async with await self.ask(outgoing) as upstream:
                 body = await read_up_to(upstream, MAX_ERROR_BYTES)
@@ -111,7 +113,7 @@ class Forwarder:
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             raise Denial("upstream_unreachable", f"the provider did not answer ({_told(error)})") from None
         finally:
-            self._n_counts -= 1
+            self._counting -= Counter((key_id,))  # which forgets keys that count nothing
 
     async def _answer(self, request: web.Request, call: OpenCall, outgoing: Outgoing) -> web.StreamResponse:
         try:
@@ -155,7 +157,7 @@ class Forwarder:
         await call.end_unused(error.end, error.failure.kind)
         if error.failure.is_ours:
             raise access_refused()
-        body = error_body(outgoing.dialect, error.status, error.message)
+        body = error_body(PROTOCOL_OF[outgoing.dialect], error.status, error.message)
         return web.json_response(body, status=error.status, headers=error.headers)
 
     async def _relay_error(

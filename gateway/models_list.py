@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from gateway.denials import Denial, Protocol
+from gateway.denials import Denial
+from gateway.native_errors import Protocol
 from store.keys import ANY_MODEL, GrantedModel, KeyGrant
 
 # Lists tell when a model was made; ours does not matter to anybody.

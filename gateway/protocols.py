@@ -8,7 +8,8 @@ from typing import Literal
 from urllib.parse import unquote
 
 from domain.models import WireProtocol
-from gateway.denials import Denial, Protocol
+from gateway.denials import Denial
+from gateway.native_errors import Protocol
 
 Dialect = WireProtocol | Literal["embeddings"]
 """The shape of a metered call's body, answer and usage."""

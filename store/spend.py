@@ -210,7 +210,7 @@ INSERT INTO gateway_calls (
   id, key_id, org_id, gateway_id, protocol, model, provider, upstream_model, price_version, hold_nanos,
   started_at, adjustments, is_client_gone, is_upstream_cut, status, refusal, is_on_credits, ended_at)
 SELECT $1, id, org_id, $3, $4, $5, $6, $7, $8, $9, $10::timestamptz, $11, false, false, 'refused', $12, false,
-       $13::timestamptz + (clock_timestamp() - statement_timestamp())
+       $13::timestamptz
 FROM gateway_keys WHERE id = $2
 ON CONFLICT (id) DO UPDATE SET refusal = excluded.refusal, ended_at = excluded.ended_at
 WHERE gateway_calls.status = 'refused'
@@ -247,10 +247,12 @@ async def reserve(db: Database, call: NewCall) -> Refusal | None:
     return _refusal(row)
 
 
-async def record_refusal(db: Database, call: NewCall, kind: RefusalKind) -> None:
+async def record_refusal(
+    db: Database, call: NewCall, kind: RefusalKind, told_at: datetime | None = None
+) -> None:
     """A call that holds nothing: its trial is told by this row why. One that was refused already has its
-    kind changed; one that was admitted stays as it is."""
-    await (await db.pool()).execute(_REFUSE, *_members(call), kind, now())
+    kind changed; one that was admitted stays as it is. `told_at` is now when it is not given."""
+    await (await db.pool()).execute(_REFUSE, *_members(call), kind, told_at or now())
 
 
 def _members(call: NewCall) -> tuple[Any, ...]:

@@ -19,7 +19,7 @@ from urllib.parse import unquote
 from aiohttp import web
 
 from gateway.native_errors import error_body
-from gateway.protocols import Dialect
+from gateway.protocols import PROTOCOL_OF, Dialect
 from gateway.scripted import chat, gemini, messages, responses
 from gateway.scripted.answer import Answer, AnswerCall
 from gateway.scripted.conversation import Conversation, read_conversation
@@ -96,7 +96,7 @@ class ScriptedUpstream:
         name = model if dialect == "gemini" else str(body.get("model"))
         script = self._scripts.get(name)
         if script is None:
-            return web.json_response(error_body(dialect, 404, f"no script {name}"), status=404)
+            return web.json_response(error_body(PROTOCOL_OF[dialect], 404, f"no script {name}"), status=404)
         conversation = read_conversation(dialect, body)
         turn = script.turn(conversation.said, conversation.n_turns) or AFTER_THE_END
         await asyncio.sleep(turn.delay_sec)
@@ -183,5 +183,9 @@ def _error(dialect: Dialect, error: ScriptedError) -> web.Response:
     headers = {} if error.retry_after_sec is None else {"retry-after": str(error.retry_after_sec)}
     if isinstance(error.body, str):
         return web.Response(status=error.status, text=error.body, headers=headers)
-    body = error.body if error.body is not None else error_body(dialect, error.status, error.message)
+    body = (
+        error.body
+        if error.body is not None
+        else error_body(PROTOCOL_OF[dialect], error.status, error.message)
+    )
     return web.json_response(body, status=error.status, headers=headers)

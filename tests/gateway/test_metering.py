@@ -188,7 +188,10 @@ async def test_sixty_four_calls_at_once_never_exceed_the_cap(door: Door) -> None
 
     async def call() -> int:
         headers = {"authorization": f"Bearer {key}", "key": ""}
-        return (await door.post("/v1/messages", {**MESSAGES, "stream": False}, **headers))[0]
+        while True:  # as harnesses do that find no place to wait in
+            status, _, _ = await door.post("/v1/messages", {**MESSAGES, "stream": False}, **headers)
+            if status != 429:
+                return status
 
     statuses = await asyncio.gather(*(call() for _ in range(64)))
     rows = await ended(door, key)

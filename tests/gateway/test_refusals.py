@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from datetime import timedelta
 from typing import Any
@@ -9,12 +10,14 @@ from typing import Any
 import pytest
 import structlog
 
+from gateway.forward import MAX_COUNTS_OF_KEY
 from store.database import Database, now
 from store.keys import revoke_keys
 from store.provider_keys import set_provider_key
 from store.server_secret import ServerSecret
 from tests.gateway.conftest import DOLLAR, PROVIDER_KEY, Door, ended
 from tests.gateway.fake_provider import SSE, FakeProvider, Reply, events
+from tests.waiting import eventually
 
 MESSAGES = {"model": "opus", "max_tokens": 1000, "messages": []}
 CHAT = {"model": "sol", "max_tokens": 1000, "messages": []}
@@ -299,6 +302,22 @@ async def test_tokens_are_counted_by_who_counts_for_nothing_else_estimated(door:
     assert 100 <= json.loads(estimates.pop())["input_tokens"] <= 130
     assert len(door.provider.hits) == 1
     assert await door.calls() == []
+
+
+async def test_one_key_s_counts_of_tokens_keep_nobody_else_from_counting(door: Door) -> None:
+    gate = asyncio.Event()
+    door.provider.reply = Reply([b'{"input_tokens":42}'], gates={0: gate})
+    count = ("/v1/messages/count_tokens", MESSAGES)
+    counts = [asyncio.create_task(door.post(*count)) for _ in range(MAX_COUNTS_OF_KEY)]
+    await eventually(lambda: len(door.provider.hits) == MAX_COUNTS_OF_KEY)
+    status, _, answer = await door.post(*count)
+    assert (status, answer.headers["x-evolve-reason"]) == (429, "in_flight")
+    other = await door.mint()
+    door.provider.reply = Reply([b'{"input_tokens":42}'])
+    assert (await door.post(*count, key="", authorization=f"Bearer {other}"))[0] == 200
+    gate.set()
+    assert [(await each)[0] for each in counts] == [200] * MAX_COUNTS_OF_KEY
+    assert not door.gateway.forwarder._counting
 
 
 async def test_nothing_is_served_while_the_ledger_is_away(provider: FakeProvider, db: Database) -> None:
