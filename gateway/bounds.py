@@ -18,6 +18,7 @@ from typing import Any, cast
 
 from gateway.denials import Denial
 from gateway.json_text import JsonObject
+from gateway.members import mapping, mappings
 from gateway.protocols import Dialect
 
 # Around every request: role marks, and the prompt that providers add when tools are offered (Anthropic 346
@@ -114,9 +115,9 @@ def _is_unmeasured(found: dict[str, Any]) -> bool:
     kind = found.get("type")
     if isinstance(kind, str) and kind in _UNMEASURED_TYPES:
         # A document may be text in the request; it is counted by its bytes. So is a schema that says "file".
-        source = _mapping(found.get("source"))
+        source = mapping(found.get("source"))
         return source.get("type") not in ("text", "content") and found.keys() != {"type"}
-    inlines = (_mapping(found.get("inlineData")), _mapping(found.get("inline_data")))
+    inlines = (mapping(found.get("inlineData")), mapping(found.get("inline_data")))
     return any(bool(inline) and not _is_inline_image(inline) for inline in inlines)
 
 
@@ -138,14 +139,14 @@ def _inline_images(dialect: Dialect, values: Mapping[str, Any]) -> Iterator[str]
 def _image_data(dialect: Dialect, block: dict[str, Any]) -> str:
     kind = block.get("type")
     if dialect == "messages" and kind == "image":
-        source = _mapping(block.get("source"))
+        source = mapping(block.get("source"))
         return _text(source.get("data")) if source.get("type") == "base64" else ""
     if dialect == "chat" and kind == "image_url":
-        return _data_url(_mapping(block.get("image_url")).get("url"))
+        return _data_url(mapping(block.get("image_url")).get("url"))
     if dialect == "responses" and kind == "input_image":
         return _data_url(block.get("image_url"))
     if dialect == "gemini":
-        inline = _mapping(block.get("inlineData"))
+        inline = mapping(block.get("inlineData"))
         return _text(inline.get("data")) if _is_inline_image(inline) else ""
     return ""
 
@@ -153,18 +154,18 @@ def _image_data(dialect: Dialect, block: dict[str, Any]) -> str:
 def _blocks(dialect: Dialect, values: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     """The parts of each message, and those within a tool's result."""
     turns = {"messages": "messages", "chat": "messages", "responses": "input", "gemini": "contents"}
-    for turn in _mappings(values.get(turns.get(dialect, ""))):
+    for turn in mappings(values.get(turns.get(dialect, ""))):
         if dialect == "gemini":
-            for part in _mappings(turn.get("parts")):
+            for part in mappings(turn.get("parts")):
                 yield part
-                yield from _mappings(_mapping(part.get("functionResponse")).get("parts"))
+                yield from mappings(mapping(part.get("functionResponse")).get("parts"))
             continue
-        for block in _mappings(turn.get("content")):
+        for block in mappings(turn.get("content")):
             yield block
             if dialect == "messages" and block.get("type") == "tool_result":
-                yield from _mappings(block.get("content"))
+                yield from mappings(block.get("content"))
         if dialect == "responses":
-            yield from _mappings(turn.get("output"))
+            yield from mappings(turn.get("output"))
 
 
 def _data_url(value: Any) -> str:
@@ -180,14 +181,3 @@ def _is_inline_image(inline: Mapping[str, Any]) -> bool:
 
 def _text(value: Any) -> str:
     return value if isinstance(value, str) else ""
-
-
-def _mapping(value: Any) -> dict[str, Any]:
-    return cast(dict[str, Any], value) if isinstance(value, dict) else {}
-
-
-def _mappings(value: Any) -> Iterator[dict[str, Any]]:
-    if isinstance(value, list):
-        for item in cast(list[Any], value):
-            if isinstance(item, dict):
-                yield cast(dict[str, Any], item)

@@ -12,6 +12,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, cast
 
+from gateway.members import mappings
+
 FaultKind = Literal["authentication_error", "billing_error", "insufficient_quota"]
 """As the row of the call says it; `domain.causes` knows each of them."""
 
@@ -94,11 +96,8 @@ def _words(error: Mapping[str, Any]) -> Iterator[str]:
     for name in ("code", "type", "status"):
         if isinstance(error.get(name), str | int):
             yield str(error[name])
-    details = error.get("details")
-    for detail in cast(list[Any], details) if isinstance(details, list) else []:
-        reason = cast(dict[str, Any], detail).get("reason") if isinstance(detail, dict) else None
-        if isinstance(reason, str):
-            yield reason
+    for detail in mappings(error.get("details")):
+        yield str(detail.get("reason"))
 
 
 def _errors(body: bytes) -> Iterator[Any]:
@@ -107,7 +106,5 @@ def _errors(body: bytes) -> Iterator[Any]:
         document = json.loads(body)
     except (ValueError, RecursionError):
         return
-    for part in cast(list[Any], document) if isinstance(document, list) else [document]:
-        if isinstance(part, dict):
-            members = cast(dict[str, Any], part)
-            yield members.get("error", members)
+    for part in mappings(document if isinstance(document, list) else [document]):
+        yield part.get("error", part)

@@ -14,6 +14,7 @@ from typing import Any, cast
 
 from gateway.denials import Denial
 from gateway.json_text import JsonObject
+from gateway.members import items, mapping, mappings
 from gateway.protocols import Dialect
 
 _OTHER_MODEL = "it could be answered by another model"
@@ -93,7 +94,7 @@ def apply_policy(dialect: Dialect, body: JsonObject) -> list[str]:
     _refuse_members(_REFUSED[dialect], body.values)
     _refuse_values(_ALLOWED_VALUES[dialect], body.values)
     if dialect == "gemini":
-        generation = _mapping(body.values.get("generationConfig"))
+        generation = mapping(body.values.get("generationConfig"))
         _refuse_spellings(_GUARDED_GENERATION, generation)
         _refuse_values(_ALLOWED_GENERATION, generation)
     if dialect in ("messages", "responses"):
@@ -138,14 +139,14 @@ def _is_same(value: Any, choice: Any) -> bool:
 def _refuse_compaction(values: Mapping[str, Any]) -> None:
     """Anthropic lists edits in an object, OpenAI at once."""
     management = values.get("context_management")
-    for edit in _mappings(_mapping(management).get("edits") or management):
+    for edit in mappings(mapping(management).get("edits") or management):
         if str(edit.get("type", "")).startswith("compact"):
             raise Denial("invalid", f"context_management: {edit['type']} asks the model again on its own")
 
 
 def _refuse_stored_items(values: Mapping[str, Any]) -> None:
     """An item of an earlier answer by its id alone, which is what one without a type is taken for."""
-    for item in _mappings(values.get("input")):
+    for item in map(mapping, items(values.get("input"))):
         if item.get("type") == "item_reference" or (item.get("type") is None and "role" not in item):
             raise Denial("invalid", f"input: an item_reference is not allowed here: {_SHARED}")
 
@@ -181,7 +182,7 @@ def _strip_tools(dialect: Dialect, body: JsonObject) -> list[str]:
         if not away:
             kept.append(tool)
         elif dialect == "gemini" and len(away) < len(names):
-            kept.append({name: value for name, value in _mapping(tool).items() if name not in away})
+            kept.append({name: value for name, value in mapping(tool).items() if name not in away})
     if stripped:
         body.set(("tools",), kept) if kept else body.drop("tools")
     return [f"stripped tool {name}" for name in stripped]
@@ -189,18 +190,10 @@ def _strip_tools(dialect: Dialect, body: JsonObject) -> list[str]:
 
 def _tool_names(dialect: Dialect, tool: Any) -> Iterator[str]:
     """What a tool is: Gemini's members, elsewhere its type and the types of what is nested in it."""
-    members = _mapping(tool)
+    members = mapping(tool)
     if dialect == "gemini":
         yield from members
         return
     yield str(members.get("type") or ("custom" if dialect == "messages" else "function"))
-    for nested in _mappings(members.get("tools")):
+    for nested in mappings(members.get("tools")):
         yield from _tool_names(dialect, nested)
-
-
-def _mapping(value: Any) -> dict[str, Any]:
-    return cast(dict[str, Any], value) if isinstance(value, dict) else {}
-
-
-def _mappings(value: Any) -> list[dict[str, Any]]:
-    return [_mapping(item) for item in cast(list[Any], value)] if isinstance(value, list) else []

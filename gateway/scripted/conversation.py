@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, cast
 
+from gateway.members import mapping, mappings
 from gateway.protocols import Dialect
 
 Schema = Mapping[str, Any]
@@ -48,7 +49,7 @@ def read_conversation(dialect: Dialect, body: Mapping[str, Any]) -> Conversation
 
 def _roles(dialect: Dialect, body: Mapping[str, Any]) -> Iterator[str]:
     """`model` or another, of each entry; what the system adds in between ends nobody's turn."""
-    for entry in _mappings(body.get(_list_of(dialect))):
+    for entry in mappings(body.get(_list_of(dialect))):
         role = entry.get("role")
         if entry.get("content") in _OPENINGS:
             continue
@@ -61,13 +62,13 @@ def _roles(dialect: Dialect, body: Mapping[str, Any]) -> Iterator[str]:
 def _said(dialect: Dialect, body: Mapping[str, Any]) -> Iterator[str]:
     if dialect == "responses" and isinstance(body.get("input"), str):
         yield body["input"]
-    for entry in _mappings(body.get(_list_of(dialect))):
+    for entry in mappings(body.get(_list_of(dialect))):
         if entry.get("role") != "user":
             continue
         content = entry.get("parts") if dialect == "gemini" else entry.get("content")
         if isinstance(content, str):
             yield content
-        for part in _mappings(content):
+        for part in mappings(content):
             if isinstance(part.get("text"), str):
                 yield part["text"]
 
@@ -77,32 +78,32 @@ def _list_of(dialect: Dialect) -> str:
 
 
 def _tools(dialect: Dialect, body: Mapping[str, Any]) -> Iterator[tuple[str, Schema]]:
-    for tool in _mappings(body.get("tools")):
+    for tool in mappings(body.get("tools")):
         if dialect == "gemini":
-            for declared in _mappings(tool.get("functionDeclarations")):
+            for declared in mappings(tool.get("functionDeclarations")):
                 schema = declared.get("parametersJsonSchema") or declared.get("parameters")
-                yield str(declared.get("name")), _mapping(schema)
+                yield str(declared.get("name")), mapping(schema)
         elif dialect == "chat":
-            function = _mapping(tool.get("function"))
-            yield str(function.get("name")), _mapping(function.get("parameters"))
+            function = mapping(tool.get("function"))
+            yield str(function.get("name")), mapping(function.get("parameters"))
         elif dialect == "messages":
-            yield str(tool.get("name")), _mapping(tool.get("input_schema"))
+            yield str(tool.get("name")), mapping(tool.get("input_schema"))
         else:
-            yield str(tool.get("name")), _mapping(tool.get("parameters"))
-            for nested in _mappings(tool.get("tools")):
-                yield str(nested.get("name")), _mapping(nested.get("parameters"))
+            yield str(tool.get("name")), mapping(tool.get("parameters"))
+            for nested in mappings(tool.get("tools")):
+                yield str(nested.get("name")), mapping(nested.get("parameters"))
 
 
 def _shell_arguments(schema: Schema, command: str) -> dict[str, Any]:
     """The command under the name that the tool has for it, and something for whatever else it requires."""
-    properties = _mapping(schema.get("properties"))
+    properties = mapping(schema.get("properties"))
     name = next((name for name in _COMMANDS if name in properties), _COMMANDS[0])
-    is_list = _type(_mapping(properties.get(name))) == "array"
+    is_list = _type(mapping(properties.get(name))) == "array"
     arguments: dict[str, Any] = {name: ["bash", "-lc", command] if is_list else command}
     required = schema.get("required")
     for other in cast(list[Any], required) if isinstance(required, list) else []:
         if other not in arguments:
-            arguments[str(other)] = _filler(_mapping(properties.get(other)))
+            arguments[str(other)] = _filler(mapping(properties.get(other)))
     return arguments
 
 
@@ -123,14 +124,3 @@ def _type(schema: Schema) -> str:
     if isinstance(kind, list):
         return str(next(iter(cast(list[Any], kind)), "")).lower()
     return str(kind).lower()
-
-
-def _mapping(value: Any) -> dict[str, Any]:
-    return cast(dict[str, Any], value) if isinstance(value, dict) else {}
-
-
-def _mappings(value: Any) -> Iterator[dict[str, Any]]:
-    if isinstance(value, list):
-        for item in cast(list[Any], value):
-            if isinstance(item, dict):
-                yield cast(dict[str, Any], item)
