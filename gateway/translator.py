@@ -88,6 +88,7 @@ async def _serve(socket: str) -> None:
     await web.UnixSite(runner, socket).start()
     sys.stdout.write(READY)
     sys.stdout.flush()
+    os.dup2(2, 1)  # nobody reads the pipe from here on, and whoever printed would stop when it is full
     await asyncio.to_thread(sys.stdin.read)
     await runner.cleanup()
 

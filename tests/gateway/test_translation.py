@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -387,6 +388,15 @@ async def test_a_door_does_not_open_for_a_call_that_is_booked_already(door: Door
         async with door.client.post(urls[0], json={"model": "glm-5.3"}) as late:
             assert late.status == 404
     assert door.provider.hits == []
+
+
+async def test_what_a_translator_prints_goes_where_somebody_reads(door: Door) -> None:
+    assert (await door.post("/v1/messages", MESSAGES))[0] == 200
+    process = door.gateway.translation._pool._process
+    assert process is not None
+    assert process._child is not None
+    out, err = (os.readlink(f"/proc/{process._child.pid}/fd/{number}") for number in (1, 2))
+    assert out == err
 
 
 async def test_a_translator_that_dies_is_started_again(door: Door) -> None:
