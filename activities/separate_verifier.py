@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from contextlib import suppress
 from typing import Any
 
 from activities.artifacts import gather, lay_artifacts
@@ -22,15 +23,17 @@ from activities.making import TrialOver, make_leased_box
 from activities.masks import key_secrets
 from activities.open_box import LIFETIME_MARGIN_SEC, Windows, enter
 from activities.prepare import UNDECLARED_CPUS, UNDECLARED_MEMORY_MB
+from activities.sandboxes import process
 from activities.sandboxes.base import Box, BoxSpec, SandboxProvider
 from activities.signatures import VerifierInput
 from activities.trial_context import Hands, TrialContext, box_tag, fence_of
 from activities.verifier_image import ensure_verifier_image
+from domain.errors import SandboxDeath
 from domain.verifier_inputs import VerifierInputs
 from domain.verifier_place import VerifierPlace, verifier_place
 from domain.vocabulary import AttemptPhase
 from store.database import now
-from store.hosts import Room, mark_ending
+from store.hosts import Room, leased_boxes, mark_ending
 from store.record import PhaseChange
 from store.rooms import exchange_room
 from store.verifier_inputs import MEMBER, verifier_inputs
@@ -39,7 +42,7 @@ ROOM_POLL_SEC = 2.0
 
 
 class SeparateVerifier:
-    """One attempt's. `recorded` first, then `open`, then `furnish` unless the tests were started."""
+    """One attempt's. `recorded` first; then, unless the tests have `begun`, `open` and `furnish`."""
 
     def __init__(self, hands: Hands, context: TrialContext, attempt: VerifierInput) -> None:
         self._hands = hands
@@ -79,6 +82,16 @@ class SeparateVerifier:
         }
         await self._enter(members)
         return handed.inputs
+
+    async def begun(self, process_name: str) -> Box | None:
+        """The box in which the tests run, or ran already: it is only followed. None where there is none."""
+        attempt = self._attempt
+        for lease in await leased_boxes(self._hands.db, attempt.trial_id, attempt.attempt_number):
+            if lease["name"] == self._tag.name and lease["box_id"] is not None:
+                with suppress(SandboxDeath):
+                    box = await self._provider.attach(lease["box_id"])
+                    return box if await process.status(box, process_name) is not None else None
+        return None
 
     async def open(self, windows: Windows) -> Box:
         """The verifier's box, in the room that the agent's leaves. Raises `ProviderCreateFailure`."""

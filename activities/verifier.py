@@ -128,12 +128,14 @@ class RunVerifier:
     ) -> Box:
         separate = self._separate(context, attempt)
         inputs = await separate.recorded()
+        begun = await separate.begun(PROCESS)
+        if begun is not None:
+            return begun
         box = await separate.open(windows)
-        if await process.status(box, PROCESS) is None:
-            await separate.furnish(box, inputs)
-            await self._lay_out(context, box, LAY_OUT_FRESH)
-            env = verifier_place(context.task).env
-            await process.start(box, await self._spec(context, box, attempt.timeout_sec, env))
+        await separate.furnish(box, inputs)
+        await self._lay_out(context, box, LAY_OUT_FRESH)
+        env = verifier_place(context.task).env
+        await process.start(box, await self._spec(context, box, attempt.timeout_sec, env))
         return box
 
     def _separate(self, context: TrialContext, attempt: VerifierInput) -> SeparateVerifier:

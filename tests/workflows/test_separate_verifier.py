@@ -187,3 +187,13 @@ async def test_a_verifier_that_needs_more_room_waits_for_it_and_says_so(platform
     [row] = await platform.rows(query)
     wait = row["wait"]
     assert wait["until"] is not None
+
+
+async def test_it_is_asked_for_its_health_only_before_its_tests_begin(platform: Platform) -> None:
+    checked = f'{SEPARATE}\n[environment.healthcheck]\ncommand = "unhealthy 0"\ninterval_sec = 0.01\n'
+    platform.provider.faults.plan("verifier-launched", "reply-lost")
+    trial = await run(platform, separate_task(toml=checked))
+    assert (trial["status"], trial["reward"]) == ("SCORED", 1.0)
+    assert platform.provider.faults.left("verifier-launched") == 0
+    probed = (platform.provider.boxes.parent / "probes").read_text().split()
+    assert probed.count(trial["result"]["verifier_sandbox_id"]) == 1
