@@ -26,9 +26,10 @@ from store.capacity_waits import note_refusal, note_wait, note_wait_over
 from store.database import now
 from store.events import append_events
 from store.fences import is_settled, lock_trial, newest_writer
-from store.hosts import Room, leased_host, release_room, reserve_room
+from store.hosts import Room, leased_host, reserve_room
 from store.provider_health import ask_to_dispatch, claim_probe
 from store.record import iso, move_status
+from store.rooms import release_unmade
 
 # What a task that declares nothing is taken to need.
 UNDECLARED_CPUS = 1.0
@@ -90,7 +91,7 @@ class Prepare:
             row = await lock_trial(connection, fence)
             if row is not None and not is_settled(row):
                 await note_refusal(connection, row, waited.turn, waited.waiting_for)
-        await release_room(self._hands.db, box_tag(self._hands.installation_id, waited).name)
+        await release_unmade(self._hands.db, waited.trial_id, waited.attempt_number)
         return Nothing()
 
     @activity.defn(name=FIND_PLACE.name)

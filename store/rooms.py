@@ -1,4 +1,4 @@
-"""Room on a host, handed on from an attempt's agent's box to its verifier's."""
+"""Room on a host, handed on from an attempt's agent's box to its verifier's, and given back unused."""
 
 from __future__ import annotations
 
@@ -28,3 +28,14 @@ async def exchange_room(
         else:
             await note_wait(connection, row, choice.waiting_for)
         return choice
+
+
+async def release_unmade(db: Database, trial_id: str, attempt_number: int) -> None:
+    """Give back what an attempt has leased for boxes that were not made, its agent's or its verifier's."""
+    pool = await db.pool()
+    await pool.execute(
+        "UPDATE box_leases SET state = 'gone', gone_at = now()"
+        " WHERE trial_id = $1 AND attempt_number = $2 AND state = 'reserved' AND box_id IS NULL",
+        trial_id,
+        attempt_number,
+    )

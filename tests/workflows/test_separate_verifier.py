@@ -9,11 +9,13 @@ import tarfile
 from typing import Any
 from uuid import uuid4
 
+import pytest
+
 from store.verifier_inputs import verifier_inputs
 from tests.factories import TASK_TOML, task_files
 from tests.inprocess import Platform
 from tests.waiting import eventually, until
-from workflows import names
+from workflows import names, options
 
 SEPARATE = TASK_TOML.replace("[verifier]\n", '[verifier]\nenvironment_mode = "separate"\n')
 JUDGE_ONLY_WHAT_ARRIVES = "reward 0\nreward-if-solved 1\nreward-if /app/private 0.25\nprint tested\n"
@@ -197,3 +199,26 @@ async def test_it_is_asked_for_its_health_only_before_its_tests_begin(platform: 
     assert platform.provider.faults.left("verifier-launched") == 0
     probed = (platform.provider.boxes.parent / "probes").read_text().split()
     assert probed.count(trial["result"]["verifier_sandbox_id"]) == 1
+
+
+async def test_it_holds_no_room_while_its_provider_has_no_capacity(
+    platform: Platform, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(options, "WAIT_FOR_CAPACITY", options.Pace(2, 2))
+    platform.provider.barriers.hold("create-verifier")
+    handle = await start(platform, separate_task())
+    await eventually(lambda: platform.provider.barriers.reached("create-verifier"))
+    platform.provider.faults.plan("create", "429")
+    platform.provider.barriers.release("create-verifier")
+    leases: list[Any] = []
+
+    async def waits() -> bool:
+        leases[:] = await platform.rows(
+            "SELECT b.state FROM box_leases b JOIN trials t ON t.id = b.trial_id"
+            " WHERE t.phase = 'prepare' AND t.result #>> '{x_capacity_wait,until}' IS NULL"
+        )
+        return len(leases) == 2 and {lease["state"] for lease in leases} == {"gone"}
+
+    await asyncio.wait_for(until(waits), 20)
+    end = await asyncio.wait_for(handle.result(), 80)
+    assert end["by_status"]["SCORED"] == 1
