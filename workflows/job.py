@@ -85,7 +85,7 @@ class JobWorkflow:
             self._window = Window(
                 start=accepted, is_cancelled=accepted.is_cancelled, in_flight=accepted.to_cancel
             )
-            await self._cancel_trials(accepted.to_cancel)
+            await self._through_cancel(self._cancel_trials(accepted.to_cancel))
             be_found_by(accepted.search)
             if self._pause_order == 0:
                 self._is_paused = accepted.is_paused
