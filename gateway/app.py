@@ -103,7 +103,7 @@ class Gateway:
         upstream = target.upstream
         admitted = admissible(asked, target, body, anthropic_betas(request.headers))
         row = new_call(self.ledger, grant, asked.dialect, target, admitted)
-        await self.ledger.reserve(row)
+        await self.ledger.reserve(row, len(admitted.body))
         dialect = "chat" if admitted.is_translated else asked.dialect
         outgoing = Outgoing(
             url=upstream.url(dialect, model.upstream_model, asked.verb),

@@ -45,6 +45,8 @@ PASSING_WAIT_SEC = 240.0
 PASSING_POLL_SEC = (1.0, 2.0, 4.0, 8.0)
 MAX_WAITING_OF_KEY = 16
 MAX_WAITING = 512
+MAX_WAITING_BYTES = 256 * 1024 * 1024
+"""Of their bodies, which stay in memory."""
 MAX_DISOWNED = 10_000
 SETTLE_BACKOFF_SEC = (0.1, 0.5, 2.0, 5.0)
 CLOSE_TIMEOUT_SEC = 3.0
@@ -63,7 +65,7 @@ class Ledger:
         self._disowning: asyncio.Task[None] | None = None
         self._grants: Recent[KeyGrant] = Recent(GRANT_AGE_SEC)
         self._waiting: dict[str, _Waiting] = {}
-        self._n_waiting = 0
+        self._n_waiting = self._waiting_bytes = 0
         self.pacer = RefusalPacer(self._tell_refusals)
 
     async def book_left_holds(self, started_at: datetime) -> None:
@@ -88,13 +90,13 @@ class Ledger:
             raise Denial("no_key", "no such key")
         return grant
 
-    async def reserve(self, call: NewCall) -> None:
+    async def reserve(self, call: NewCall, body_bytes: int = 0) -> None:
         """Raises `Denial`. A call that only has to wait for others of its key is kept waiting."""
         refusal = await self._try_to_reserve(call)
         if refusal is None:
             return
         if refusal.kind != "in_flight" and refusal.is_passing:
-            refusal = await self._reserve_later(call, refusal)
+            refusal = await self._reserve_later(call, refusal, body_bytes)
         if refusal is not None:
             raise Denial.of_refusal(refusal.kind, refusal.message)
 
@@ -121,11 +123,11 @@ class Ledger:
         async with answering():
             await record_refusal(self._db, row, untold.kind, untold.last_at)
 
-    async def _reserve_later(self, call: NewCall, refusal: Refusal) -> Refusal | None:
+    async def _reserve_later(self, call: NewCall, refusal: Refusal, body_bytes: int) -> Refusal | None:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + PASSING_WAIT_SEC
         n_idle = 0
-        async with self._place(call) as waiting:
+        async with self._place(call, body_bytes) as waiting:
             while refusal.is_passing and loop.time() < deadline:
                 is_woken = await _wait(waiting.settled, PASSING_POLL_SEC[n_idle])
                 n_idle = 0 if is_woken else min(n_idle + 1, len(PASSING_POLL_SEC) - 1)
@@ -136,21 +138,24 @@ class Ledger:
             return refusal
 
     @asynccontextmanager
-    async def _place(self, call: NewCall) -> AsyncGenerator[_Waiting]:
+    async def _place(self, call: NewCall, body_bytes: int) -> AsyncGenerator[_Waiting]:
         """A place to wait in. Where there is none, the call is refused for that, and not for a limit that
         others only hold: it may come again."""
         waiting = self._waiting.get(call.key_id) or _Waiting()
-        if waiting.n_calls >= MAX_WAITING_OF_KEY or self._n_waiting >= MAX_WAITING:
+        is_full = self._n_waiting >= MAX_WAITING or self._waiting_bytes + body_bytes > MAX_WAITING_BYTES
+        if is_full or waiting.n_calls >= MAX_WAITING_OF_KEY:
             await self.refuse(call, "in_flight")
             raise Denial("in_flight", "too many calls wait for others to settle")
         self._waiting[call.key_id] = waiting
         waiting.n_calls += 1
         self._n_waiting += 1
+        self._waiting_bytes += body_bytes
         try:
             yield waiting
         finally:
             waiting.n_calls -= 1
             self._n_waiting -= 1
+            self._waiting_bytes -= body_bytes
             if waiting.n_calls == 0:
                 del self._waiting[call.key_id]
 

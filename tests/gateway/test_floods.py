@@ -58,6 +58,23 @@ async def test_calls_that_find_no_place_to_wait_come_again_and_are_not_refused_f
     assert door.gateway.ledger._waiting == {}
 
 
+async def test_calls_that_wait_fill_no_memory_with_their_bodies(
+    door: Door, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ledgers, "MAX_WAITING_BYTES", 150)
+    key = await door.mint(cap_nanos=ONE_CALL)
+    gate = asyncio.Event()
+    door.provider.reply = Reply([WHOLE], gates={0: gate})
+    first = asyncio.create_task(ask(door, key))
+    await eventually(lambda: bool(door.provider.hits))
+    waiting = [asyncio.create_task(ask(door, key)) for _ in range(2)]
+    await eventually(lambda: door.gateway.ledger._n_waiting == 2)
+    assert await ask(door, key) == (429, "in_flight")
+    gate.set()
+    assert [(await call)[0] for call in (first, *waiting)] == [200] * 3
+    assert door.gateway.ledger._waiting_bytes == 0
+
+
 async def test_a_flood_of_refusals_has_few_rows_and_all_are_counted(
     door: Door, monkeypatch: pytest.MonkeyPatch
 ) -> None:
