@@ -19,7 +19,7 @@ from activities.sandboxes.docker_engine import docker_engine
 from activities.sandboxes.local import LocalProvider
 from activities.sandboxes.local_offer import local_offer
 from activities.settings import WorkerSettings
-from domain.providers import PROVIDERS, ProviderCapabilities, provider_table
+from domain.providers import PROVIDERS, ProviderCapabilities, docker_capabilities, provider_table
 from domain.vocabulary import SandboxProvider as SandboxProviderName
 from store.database import Database, now
 from store.hosts import LEASE_SEC, Host, renew_host
@@ -73,8 +73,8 @@ def host_follow_queue(host_id: str) -> str:
 async def open_providers(settings: WorkerSettings, installation_id: str) -> HostProviders:
     """Probe this host. Plugins come last, so that one may replace a provider of ours."""
     host = HostProviders()
-    await _open_docker(settings, installation_id, host)
-    await _open_local(settings, host)
+    found = (await _open_docker(settings, installation_id, host), await _open_local(settings, host))
+    host.capabilities = provider_table(*found)
     for plugin in settings.provider_plugins:
         module, _, name = plugin.partition(":")
         factory: ProviderFactory = getattr(importlib.import_module(module), name)
@@ -83,21 +83,24 @@ async def open_providers(settings: WorkerSettings, installation_id: str) -> Host
     return host
 
 
-async def _open_docker(settings: WorkerSettings, installation_id: str, host: HostProviders) -> None:
+async def _open_docker(
+    settings: WorkerSettings, installation_id: str, host: HostProviders
+) -> ProviderCapabilities:
     engine = await docker_engine()
     if engine.refusal:
         host.refuse("docker", engine.refusal)
-        return
-    host.offer(DockerProvider(engine, installation_id, settings.state_dir, settings.gateway_socket))
+    else:
+        host.offer(DockerProvider(engine, installation_id, settings.state_dir, settings.gateway_socket))
+    return docker_capabilities(can_limit_storage=engine.can_limit_storage)
 
 
-async def _open_local(settings: WorkerSettings, host: HostProviders) -> None:
+async def _open_local(settings: WorkerSettings, host: HostProviders) -> ProviderCapabilities:
     offer = await local_offer(settings.state_dir, settings.gateway_socket)
-    host.capabilities = provider_table(offer.capabilities)
     if offer.refusal:
         host.refuse("local", offer.refusal)
-        return
-    host.offer(LocalProvider(settings.state_dir, settings.gateway_socket))
+    else:
+        host.offer(LocalProvider(settings.state_dir, settings.gateway_socket))
+    return offer.capabilities
 
 
 def _choose_default(settings: WorkerSettings, host: HostProviders) -> None:

@@ -73,6 +73,8 @@ class OpenBox:
             windows.members["sandbox_provider"] = attempt.provider
             windows.members["verifier_environment_mode"] = context.task.verifier_mode
             windows.members["x_image"] = {"id": image.id, "base_image_replaced": image.base_image_replaced}
+            if unenforced := self._hands.unenforced_sizes(context.task, attempt.provider):
+                windows.members["x_unenforced"] = unenforced
             change = PhaseChange(members=windows.members, sandbox_id=box.box_id)
             await enter(self._hands, attempt, AttemptPhase.INSTALL, change)
             await self._require_healthy(context, box, image)

@@ -21,6 +21,7 @@ from domain.arms import AgentArm
 from domain.errors import EvolveError
 from domain.jobs import JobPlan
 from domain.providers import ProviderCapabilities
+from domain.support import unenforced_sizes
 from domain.task_scalars import MAX_BUILD_SEC
 from domain.task_steps import SETUP_TIMEOUT_SEC, TaskStep
 from domain.tasks import Task
@@ -222,6 +223,10 @@ class Hands:
         if name not in self.providers:
             raise EvolveError(f"this host serves no provider {name}", code="provider_unsupported")
         return self.providers[name]
+
+    def unenforced_sizes(self, task: Task, provider: str) -> list[str]:
+        """What the task declares and a provider of this host cannot hold it to."""
+        return unenforced_sizes(task, self.capabilities[SandboxProviderName(provider)])
 
     async def task_dir(self, stored: StoredTask) -> Path:
         """The task's directory on this host."""

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from domain.providers import ProviderCapabilities, docker_capabilities
 
 if TYPE_CHECKING:
     from store.settings import StoreSettings
@@ -12,11 +15,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ProviderVerdict:
-    """`detail` says with what it runs, or why it cannot."""
+    """`detail` says with what it runs, or why it cannot; `unenforced` which sizes bind nobody, and why."""
 
     name: str
     is_usable: bool
     detail: str
+    unenforced: Mapping[str, str]
 
 
 async def provider_verdicts() -> list[ProviderVerdict]:
@@ -29,10 +33,19 @@ async def provider_verdicts() -> list[ProviderVerdict]:
     home = Home.from_environment()
     local = await local_offer(home.path / "state", home.path / "run" / "gateway" / "gateway.sock")
     public = local.capabilities.missing_here.get("public")
+    docker = docker_capabilities(can_limit_storage=engine.can_limit_storage)
     return [
-        ProviderVerdict("docker", engine.refusal is None, engine.refusal or f"engine {engine.version}"),
-        ProviderVerdict("local", local.refusal is None, local.refusal or _network_detail(public)),
+        _verdict("docker", engine.refusal, f"engine {engine.version}", docker),
+        _verdict("local", local.refusal, _network_detail(public), local.capabilities),
     ]
+
+
+def _verdict(
+    name: str, refusal: str | None, detail: str, capabilities: ProviderCapabilities
+) -> ProviderVerdict:
+    # Of one that cannot be used nothing else is worth a line.
+    unenforced = dict[str, str]() if refusal else capabilities.unenforced
+    return ProviderVerdict(name, refusal is None, refusal or detail, unenforced)
 
 
 def _network_detail(why_not_public: str | None) -> str:

@@ -82,6 +82,7 @@ def trial_facts(trial: Json) -> list[tuple[str, str]]:
         ("cap", money(trial.get("max_trial_spend_usd"))),
         ("provider", text(trial.get("sandbox_provider") or ("ported" if trial.get("upload") else None))),
         ("base image", "replaced by this machine's files" if is_base_image_replaced(trial) else UNKNOWN),
+        ("not enforced", ", ".join(trial.get("x_unenforced") or ()) or UNKNOWN),
         ("sandbox", text(trial.get("sandbox_id"))),
         ("retries", text(trial.get("n_retries") or None)),
         *(_retired(attempt) for attempt in members(trial.get("retries"))),

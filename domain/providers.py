@@ -14,7 +14,13 @@ from pydantic import BaseModel, ConfigDict, Field
 from domain.task_config import NetworkMode
 from domain.vocabulary import SandboxProvider
 
-__all__ = ["PROVIDERS", "ProviderCapabilities", "local_capabilities", "provider_table"]
+__all__ = [
+    "PROVIDERS",
+    "ProviderCapabilities",
+    "docker_capabilities",
+    "local_capabilities",
+    "provider_table",
+]
 
 _DAY_SEC = 86_400.0
 
@@ -43,9 +49,33 @@ class ProviderCapabilities(BaseModel):
     """True where the machine's own system files stand in for the task's image."""
     missing_here: Mapping[str, str] = Field(default_factory=dict[str, str])
     """Why this host lacks what the provider otherwise has: `public`, `run`, `users` → a clause for people."""
+    unenforced: Mapping[str, str] = Field(default_factory=dict[str, str])
+    """Sizes that bind nobody on this host: `cpus`, `memory_mb`, `storage_mb` → why, for people. A task that
+    declares one runs all the same, and its trials say so."""
 
 
-def local_capabilities(*, is_root: bool, why_not_public: str | None) -> ProviderCapabilities:
+_WHY_NOT_LOCAL: Mapping[str, str] = {
+    "cpus": "this worker may use no cgroup controller `cpu`",
+    "memory_mb": "this worker may use no cgroup controller `memory`",
+    "storage_mb": "sized disks need root, /dev/loop-control and mkfs.ext4",
+}
+_EVERY_SIZE = frozenset(_WHY_NOT_LOCAL)
+
+
+def docker_capabilities(*, can_limit_storage: bool) -> ProviderCapabilities:
+    """`docker` on an engine of this kind."""
+    why = "the engine's storage driver has no quotas (overlay2 has them on xfs with `pquota`)"
+    return ProviderCapabilities(
+        name=SandboxProvider.DOCKER,
+        is_runnable=True,
+        network_modes=frozenset({"no-network", "public"}),
+        unenforced={} if can_limit_storage else {"storage_mb": why},
+    )
+
+
+def local_capabilities(
+    *, is_root: bool, why_not_public: str | None, enforced: frozenset[str] = _EVERY_SIZE
+) -> ProviderCapabilities:
     """`local` as a worker of this kind offers it; `why_not_public` None: its boxes can reach the internet."""
     missing: dict[str, str] = {}
     if why_not_public is not None:
@@ -62,6 +92,7 @@ def local_capabilities(*, is_root: bool, why_not_public: str | None) -> Provider
         supports_users=is_root,
         base_image_replaced=True,
         missing_here=missing,
+        unenforced={size: why for size, why in _WHY_NOT_LOCAL.items() if size not in enforced},
     )
 
 
@@ -71,11 +102,7 @@ PROVIDERS: Mapping[SandboxProvider, ProviderCapabilities] = MappingProxyType(
     {
         entry.name: entry
         for entry in (
-            ProviderCapabilities(
-                name=SandboxProvider.DOCKER,
-                is_runnable=True,
-                network_modes=frozenset({"no-network", "public"}),
-            ),
+            docker_capabilities(can_limit_storage=True),
             local_capabilities(is_root=True, why_not_public=None),
             ProviderCapabilities(
                 name=SandboxProvider.E2B,
@@ -109,9 +136,9 @@ PROVIDERS: Mapping[SandboxProvider, ProviderCapabilities] = MappingProxyType(
         )
     }
 )
-"""Every provider at its best; `local` as root. A host's own `local` is `provider_table`'s."""
+"""Every provider at its best; `local` as root. A host's own are `provider_table`'s."""
 
 
-def provider_table(local: ProviderCapabilities) -> Mapping[SandboxProvider, ProviderCapabilities]:
-    """`PROVIDERS` with `local` as the host offers it."""
-    return MappingProxyType({**PROVIDERS, SandboxProvider.LOCAL: local})
+def provider_table(*found: ProviderCapabilities) -> Mapping[SandboxProvider, ProviderCapabilities]:
+    """`PROVIDERS` with those that a host has looked at as it offers them."""
+    return MappingProxyType({**PROVIDERS, **{each.name: each for each in found}})

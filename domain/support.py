@@ -20,7 +20,15 @@ from domain.tasks import EnvValue, Task
 from domain.verifier_place import verifier_place
 from domain.vocabulary import SandboxProvider
 
-__all__ = ["NOT_YET", "ProviderVerdict", "refuse_unrunnable", "unsupported_keys", "verdict", "verdicts"]
+__all__ = [
+    "NOT_YET",
+    "ProviderVerdict",
+    "refuse_unrunnable",
+    "unenforced_sizes",
+    "unsupported_keys",
+    "verdict",
+    "verdicts",
+]
 
 
 class ProviderVerdict(BaseModel):
@@ -132,6 +140,13 @@ def verdicts(
     return {name.value: verdict(task, capabilities) for name, capabilities in table.items()}
 
 
+def unenforced_sizes(task: Task, provider: ProviderCapabilities) -> list[str]:
+    """Sizes that the task declares, for the agent or a verifier of its own, and that bind nobody there."""
+    return [
+        size for size in provider.unenforced if any(getattr(sizes, size) for _, sizes in _size_tables(task))
+    ]
+
+
 def refuse_unrunnable(task: Task, table: Mapping[SandboxProvider, ProviderCapabilities] = PROVIDERS) -> None:
     """Raise `TaskError` for a task that no provider runs: it is refused at import."""
     reasons = unsupported_keys(task)
@@ -191,11 +206,15 @@ def _users(task: Task, provider: ProviderCapabilities) -> Iterable[str]:
         yield f"[agent].user: {provider.missing_here.get('users', 'only the box user')}"
 
 
-def _ceilings(task: Task, provider: ProviderCapabilities) -> Iterable[str]:
-    tables: list[tuple[str, Task | EnvironmentConfig]] = [("environment", task)]
+def _size_tables(task: Task) -> Iterable[tuple[str, Task | EnvironmentConfig]]:
+    """The tables of `task.toml` that may declare sizes."""
+    yield "environment", task
     if task.verifier_environment is not None:
-        tables.append(("verifier.environment", task.verifier_environment))
-    for table, sizes in tables:
+        yield "verifier.environment", task.verifier_environment
+
+
+def _ceilings(task: Task, provider: ProviderCapabilities) -> Iterable[str]:
+    for table, sizes in _size_tables(task):
         for key, wanted, ceiling in (
             ("cpus", sizes.cpus, provider.max_cpus),
             ("memory_mb", sizes.memory_mb, provider.max_memory_mb),

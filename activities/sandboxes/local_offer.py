@@ -14,11 +14,10 @@ from domain.providers import ProviderCapabilities, local_capabilities
 
 @dataclass(frozen=True)
 class LocalOffer:
-    """`refusal` None: boxes run here, with `capabilities`. Limits that are not enforced bind nobody."""
+    """`refusal` None: boxes run here, with `capabilities`, which name the sizes that bind nobody."""
 
     capabilities: ProviderCapabilities
     refusal: str | None
-    enforced_limits: frozenset[str] = frozenset()
 
 
 async def local_offer(state_dir: Path, gateway_socket: Path) -> LocalOffer:
@@ -32,5 +31,7 @@ async def local_offer(state_dir: Path, gateway_socket: Path) -> LocalOffer:
         why_not_public = await host.why_not_public()
     except (EvolveError, OSError, TimeoutError) as error:
         refusal = str(error)
-    capabilities = local_capabilities(is_root=host.is_root, why_not_public=why_not_public)
-    return LocalOffer(capabilities, refusal, host.enforced_limits())
+    capabilities = local_capabilities(
+        is_root=host.is_root, why_not_public=why_not_public, enforced=host.enforced_limits()
+    )
+    return LocalOffer(capabilities, refusal)

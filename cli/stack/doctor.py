@@ -105,6 +105,8 @@ def _providers(verdicts: list[ProviderVerdict]) -> Iterator[Finding]:
     for verdict in verdicts:
         level: Verdict = "ok" if verdict.is_usable else "warn" if is_any else "fail"
         yield Finding(check=f"sandbox {verdict.name}", verdict=level, what=verdict.detail)
+        for size, why in verdict.unenforced.items():
+            yield Finding(check=f"{size} on {verdict.name}", verdict="warn", what=f"not enforced: {why}")
 
 
 async def _needing_a_person() -> list[Finding]:

@@ -7,8 +7,15 @@ from typing import Any
 import pytest
 
 from domain.errors import TaskError
-from domain.providers import PROVIDERS, local_capabilities, provider_table
-from domain.support import NOT_YET, refuse_unrunnable, unsupported_keys, verdict, verdicts
+from domain.providers import PROVIDERS, docker_capabilities, local_capabilities, provider_table
+from domain.support import (
+    NOT_YET,
+    refuse_unrunnable,
+    unenforced_sizes,
+    unsupported_keys,
+    verdict,
+    verdicts,
+)
 from domain.tasks import Task, TaskFiles, parse_task
 from domain.vocabulary import SandboxProvider
 
@@ -141,3 +148,19 @@ def test_a_task_that_no_provider_of_this_host_runs_is_refused_with_every_reason(
     with pytest.raises(TaskError, match=r"no provider can run this task: local: \[environment\]") as caught:
         refuse_unrunnable(task(), only_local)
     assert caught.value.code == "provider_unsupported"
+
+
+def test_sizes_that_a_host_cannot_hold_a_task_to_are_named_and_refuse_nothing() -> None:
+    without_quotas = docker_capabilities(can_limit_storage=False)
+    sized = task("environment = {cpus = 1, storage_mb = 100}")
+    assert unenforced_sizes(sized, without_quotas) == ["storage_mb"]
+    assert verdict(sized, without_quotas).ok
+    assert unenforced_sizes(sized, docker_capabilities(can_limit_storage=True)) == []
+    assert unenforced_sizes(task("environment = {cpus = 1}"), without_quotas) == []
+    bare = local_capabilities(is_root=False, why_not_public=None, enforced=frozenset({"pids"}))
+    assert unenforced_sizes(sized, bare) == ["cpus", "storage_mb"]
+
+
+def test_a_size_of_a_verifiers_own_box_counts_too() -> None:
+    sized = task("verifier = {environment_mode = 'separate', environment = {storage_mb = 100}}")
+    assert unenforced_sizes(sized, docker_capabilities(can_limit_storage=False)) == ["storage_mb"]
