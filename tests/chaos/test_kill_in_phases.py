@@ -64,7 +64,7 @@ def test_a_worker_killed_while_it_accepts_a_job_delays_it_by_a_heartbeat(ground:
     query = "SELECT id FROM jobs WHERE workflow_id = 'accepted'"
     [job] = wait_until(lambda: ground.platform.rows(query), "the job is accepted", accepted_within_sec)
     ended = ground.platform.await_job(job["id"])
-    assert (ended["status"], ended["by_status"]) == ("COMPLETED", {"SCORED": N_ATTEMPTS})
+    assert (ended["status"], ended["trials"]["byStatus"]["SCORED"]) == ("COMPLETED", N_ATTEMPTS)
     ground.await_nothing_left()
 
 
