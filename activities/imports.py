@@ -16,8 +16,10 @@ from activities.sandboxes.base import ImageRef, ImageRequest
 from activities.signatures import (
     BUILD_TASK,
     FAIL_IMPORT,
+    FIND_BUILDER,
     FINISH_IMPORT,
     UNPACK_DATASET,
+    Builder,
     ImportEnd,
     ImportProblem,
     ImportRef,
@@ -76,15 +78,7 @@ class Imports:
                 total=len(tasks),
                 state=DatasetVersionState.BUILDING,
             )
-            queue = await self._build_queue()
-        return ParsedDataset(version_id=row["version_id"], tasks=tasks, queue=queue)
-
-    async def _build_queue(self) -> str:
-        """Of a host that can build for the default provider, or else for another; empty: whoever comes."""
-        default = self._hands.default_provider
-        others = [name for name in self._hands.capabilities if name != default]
-        found = await find_builder(self._hands.db, [default, *others])
-        return found[0].follow_queue if found else ""
+        return ParsedDataset(version_id=row["version_id"], tasks=tasks)
 
     async def _import_row(self, import_id: str) -> Any:
         pool = await self._hands.db.pool()
@@ -168,16 +162,27 @@ class Imports:
             dataset.description,
         )
 
+    @activity.defn(name=FIND_BUILDER.name)
+    async def find_builder(self, build: TaskToBuild) -> Builder:
+        """A host that lives, or else one that is away, and serves a provider that the task accepts."""
+        stored = await self._hands.stored_task(build.version_id, build.task_name)
+        answers = self._verdicts(stored.task)
+        accepted = [name for name, verdict in answers.items() if verdict["ok"]]
+        accepted.sort(key=lambda name: name != self._hands.default_provider)
+        found = await find_builder(self._hands.db, accepted)
+        return Builder(queue=found[0].follow_queue, provider=found[1]) if found else Builder()
+
     @activity.defn(name=BUILD_TASK.name)
     async def build(self, build: TaskToBuild) -> Nothing:
-        """Build where this host would run it by default, else where it can; a failure is the task's own."""
+        """Build for the provider that this host was chosen for, else where it would run by default, else
+        where it can; a failure is the task's own."""
         async with heartbeats():
             key = (build.version_id, build.task_name)
             stored = await self._hands.stored_task(*key)
             images: dict[str, Any] = {}
             refused: dict[str, Any] = {}
             failure: dict[str, Any] | None = None
-            for name in await self._order(stored):
+            for name in self._order(stored, build.provider):
                 try:
                     image = await self._build_on(name, stored, build.build_timeout_sec)
                     images[name] = {"id": image.id, "base_image_replaced": image.base_image_replaced}
@@ -203,11 +208,11 @@ class Imports:
             )
         return Nothing()
 
-    async def _order(self, stored: StoredTask) -> list[str]:
-        """This host's providers that the task accepts, the default first."""
+    def _order(self, stored: StoredTask, wanted: str) -> list[str]:
+        """This host's providers that the task accepts, the one that is wanted and the default first."""
         answers = self._verdicts(stored.task)
         offered = [name for name in self._hands.providers if answers[name]["ok"]]
-        return sorted(offered, key=lambda name: name != self._hands.default_provider)
+        return sorted(offered, key=lambda name: (name != wanted, name != self._hands.default_provider))
 
     async def _build_on(self, provider: str, stored: StoredTask, timeout_sec: float) -> ImageRef:
         task_dir = await self._hands.task_dir(stored)

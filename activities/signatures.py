@@ -381,10 +381,22 @@ class TaskToBuild(Payload):
     task_name: str
     import_id: str
     build_timeout_sec: float
+    provider: str = ""
+    """Which its builder was chosen for."""
+
+
+class Builder(Payload):
+    """Where a task is to be built, and for which provider; an empty queue: no host is known that could."""
+
+    queue: str = ""
+    provider: str = ""
 
 
 class ParsedDataset(Payload):
-    """What the archive held. `queue` is the host that builds; `is_refused`: the whole corpus was refused."""
+    """What the archive held; `is_refused`: the whole corpus was refused.
+
+    `queue` is that of the host that builds, of imports from before each task asked for its own.
+    """
 
     version_id: str
     tasks: list[TaskToBuild]
@@ -409,6 +421,7 @@ class ImportProblem(ImportRef):
 
 FAIL_IMPORT = Signature("fail_import", ImportProblem, ImportEnd)
 UNPACK_DATASET = Signature("unpack_dataset", ImportRef, ParsedDataset)
+FIND_BUILDER = Signature("find_builder", TaskToBuild, Builder)
 BUILD_TASK = Signature("build_task", TaskToBuild, Nothing)
 FINISH_IMPORT = Signature("finish_import", ImportRef, ImportEnd)
 

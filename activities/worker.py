@@ -152,6 +152,7 @@ def make_workers(client: Client, settings: WorkerSettings, hands: Hands, side: W
         jobs.cancel_unstarted,
         jobs.finish,
         imports.unpack,
+        imports.find_builder,
         imports.build,
         imports.fail,
         imports.finish,

@@ -5,7 +5,14 @@ from __future__ import annotations
 from typing import cast
 
 from temporalio import workflow
-from temporalio.exceptions import ActivityError, ApplicationError, RetryState, is_cancelled_exception
+from temporalio.exceptions import (
+    ActivityError,
+    ApplicationError,
+    RetryState,
+    TimeoutError,
+    TimeoutType,
+    is_cancelled_exception,
+)
 
 with workflow.unsafe.imports_passed_through():
     from activities.signatures import Failure, FailureKind
@@ -41,6 +48,12 @@ def failure_of(error: BaseException) -> Failure | None:
 def is_capacity_wait(error: ActivityError) -> bool:
     """Whether a provider only has no room now: to be waited for, and no failure of the attempt."""
     return _facts(error).get("code") == CapacityWait.code and not _was_cancelled(error)
+
+
+def was_never_begun(error: ActivityError) -> bool:
+    """Whether no worker took it up, or took it up again, in the time that it might be queued."""
+    cause = error.cause
+    return isinstance(cause, TimeoutError) and cause.type is TimeoutType.SCHEDULE_TO_START
 
 
 def is_create_failure(error: ActivityError) -> bool:

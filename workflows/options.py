@@ -45,6 +45,8 @@ FOLLOW = Limits(timedelta(days=25), HEARTBEAT)
 CLOSE = Limits(timedelta(minutes=30), HEARTBEAT)
 IMPORT = Limits(timedelta(hours=2), HEARTBEAT)
 BUILD = Limits(timedelta(hours=4), HEARTBEAT)
+BUILD_ON_HOST = Limits(timedelta(hours=4), HEARTBEAT, queued=timedelta(minutes=2))
+BUILD_ON_HOST_AGAIN = Limits(timedelta(hours=4), HEARTBEAT, queued=timedelta(minutes=10))
 ARCHIVE = Limits(timedelta(hours=2), HEARTBEAT)
 REAP = Limits(timedelta(minutes=30), HEARTBEAT, queued=timedelta(minutes=2))
 

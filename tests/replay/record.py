@@ -11,6 +11,7 @@ import json
 import sys
 import tempfile
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -216,10 +217,16 @@ async def record_reaper(platform: Platform) -> None:
     barriers.release("agent")
 
 
+async def is_host_known(platform: Platform) -> bool:
+    """What is built before goes to no host's queue."""
+    return bool(await platform.rows("SELECT FROM hosts"))
+
+
 async def record(url: str, temporal: str, root: Path) -> None:
     await upgrade(url)
     db = Database(url)
     async with inprocess_platform(db, temporal, root) as platform:
+        await until(partial(is_host_known, platform))
         import_id = await platform.publish_id("demo", {**task_files("alpha"), **task_files("beta")})
         await keep(platform, names.dataset_import_workflow_id(import_id), "dataset_import")
         await record_finished(platform)

@@ -29,8 +29,9 @@ def test_there_are_histories_of_every_story() -> None:
     assert set(BY_NAME) >= {
         "job_finished", "job_cancelled", "trial_scored", "trial_cancelled", "trial_retried",
         "trial_circuit_broken", "trial_cancelled_in_back_off", "trial_waited_for_capacity", "provider_held",
-        "provider_failed", "reaper", "job_taken_up_to_cancel", "dataset_import", "archive",
-        "trial_multi_step", "job_regrade", "trial_regrade", "job_regrade_of_trial", "trial_regrade_retried",
+        "provider_failed", "reaper", "job_taken_up_to_cancel", "dataset_import",
+        "dataset_import_of_one_host", "archive", "trial_multi_step", "job_regrade", "trial_regrade",
+        "job_regrade_of_trial", "trial_regrade_retried",
     }  # fmt: skip
 
 

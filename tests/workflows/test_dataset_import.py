@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
+from datetime import timedelta
 from typing import Any
 
+import pytest
+
 from tests.api.conditions import until
-from tests.factories import task_files
+from tests.factories import TASK_TOML, task_files
 from tests.inprocess import Platform
+from workflows import names, options
+
+QUEUED = timedelta(seconds=2)
 
 
 async def add_host(platform: Platform, host_id: str, provider: str, *, lease: str = "1 hour") -> None:
@@ -34,3 +41,56 @@ async def test_a_task_is_built_by_a_host_that_serves_the_provider_it_is_built_fo
     async with asyncio.timeout(30):
         assert await platform.publish("demo", task_files("alpha")) == "COMPLETED"
     assert [list(images) for images in await built_images(platform)] == [["local"]]
+
+
+async def test_a_build_that_its_host_does_not_take_up_goes_to_one_that_lives(
+    platform: Platform, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(options, "BUILD_ON_HOST", replace(options.BUILD_ON_HOST, queued=QUEUED))
+    await add_host(platform, "dying", "local")
+    importing = asyncio.create_task(platform.publish("demo", task_files("alpha")))
+    await until_queued(platform)
+    await platform.rows("UPDATE hosts SET lease_expires_at = now() - interval '1 hour' WHERE id = 'dying'")
+    assert await asyncio.wait_for(importing, 60) == "COMPLETED"
+    assert [list(images) for images in await built_images(platform)] == [["local"]]
+
+
+async def test_a_lone_host_that_is_away_is_waited_for(
+    platform: Platform, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(options, "BUILD_ON_HOST", replace(options.BUILD_ON_HOST, queued=QUEUED))
+    monkeypatch.setattr(options, "BUILD_ON_HOST_AGAIN", options.BUILD_ON_HOST)
+    await add_host(platform, "away", "docker", lease="-1 hour")
+    toml = TASK_TOML + 'docker_image = "pinned:1"\n'  # which local refuses
+    importing = asyncio.create_task(platform.publish("demo", task_files("alpha", toml=toml)))
+    await until_queued(platform)
+    n_asked = await events_of(platform, "find_builder")
+    async with asyncio.timeout(60):
+        while await events_of(platform, "find_builder") < n_asked + 2:  # noqa: ASYNC110 - Temporal's
+            await asyncio.sleep(0.1)
+    assert not importing.done()
+    [task] = await platform.rows("SELECT state FROM dataset_tasks")
+    assert task["state"] == "PENDING"
+    await platform.rows("DELETE FROM hosts WHERE id = 'away'")
+    assert await asyncio.wait_for(importing, 60) == "FAILED"  # now nobody serves it at all
+
+
+async def the_import(platform: Platform) -> Any:
+    await until(platform.db, "SELECT EXISTS (SELECT FROM dataset_imports)")
+    [row] = await platform.rows("SELECT id FROM dataset_imports")
+    return platform.client.get_workflow_handle(names.dataset_import_workflow_id(str(row["id"])))
+
+
+async def until_queued(platform: Platform) -> None:
+    """Until a build waits for its host."""
+    await until(platform.db, "SELECT EXISTS (SELECT FROM dataset_tasks)")
+    async with asyncio.timeout(30):
+        while not await events_of(platform, "build_task"):  # noqa: ASYNC110 - Temporal's
+            await asyncio.sleep(0.05)
+
+
+async def events_of(platform: Platform, activity: str) -> int:
+    """How often an activity was scheduled."""
+    history = await (await the_import(platform)).fetch_history()
+    scheduled = [each.activity_task_scheduled_event_attributes.activity_type.name for each in history.events]
+    return scheduled.count(activity)
