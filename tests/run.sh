@@ -29,6 +29,10 @@ if ! docker info >/dev/null 2>&1; then
     markers="$markers and not docker"
     left_out+=("tests marked docker: no engine answers; run \`make setup-docker\` as root")
 fi
+if ! { [ -r /dev/net/tun ] && [ -w /dev/net/tun ]; }; then
+    markers="$markers and not tun"
+    left_out+=("tests marked tun: this user may not open /dev/net/tun")
+fi
 if [ "$(id -u)" != 0 ]; then
     markers="$markers and not root"
     left_out+=("tests marked root: this user is not root")

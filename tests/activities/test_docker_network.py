@@ -5,19 +5,15 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import socket
 import uuid
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack
 from pathlib import Path
-from typing import cast
 
 import pytest
 import pytest_asyncio
 
 from activities.sandboxes.base import Box, NetworkMode
 from activities.sandboxes.docker import DockerProvider
-from activities.sandboxes.firewall import host_addresses
 from tests.activities.box_conformance import (
     BOTH_MODES,
     Bench,
@@ -28,11 +24,10 @@ from tests.activities.box_conformance import (
     sh,
 )
 from tests.activities.docker_bench import build_image, children_of, close_provider, open_provider, pod_details
+from tests.activities.host_listeners import METADATA, host_listeners
 from tests.waiting import eventually
 
 pytestmark = pytest.mark.docker
-
-METADATA = "169.254.169.254"
 
 
 @pytest_asyncio.fixture(scope="module")
@@ -54,52 +49,8 @@ async def bench(provider: DockerProvider, tmp_path: Path) -> AsyncIterator[Bench
 
 @pytest_asyncio.fixture
 async def listeners() -> AsyncIterator[list[Target]]:
-    """Listeners of this host on every address of every family, all of which answer from the host."""
-    async with AsyncExitStack() as stack:
-        targets = await _listen(stack)
-        assert {each.name for each in targets} == {each.name for each in targets if _answers(each)}
+    async with host_listeners() as targets:
         yield targets
-
-
-async def _listen(stack: AsyncExitStack) -> list[Target]:
-    def accepted(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        writer.close()
-
-    loop = asyncio.get_running_loop()
-    server = await asyncio.start_server(accepted, None, 0, family=socket.AF_INET)
-    server6 = await asyncio.start_server(accepted, "::", 0, family=socket.AF_INET6)
-    abstract = f"evolve-test-{uuid.uuid4()}"
-    unix = await asyncio.start_unix_server(accepted, f"\0{abstract}")
-    for each in (server, server6, unix):
-        await stack.enter_async_context(each)
-    transport, _ = await loop.create_datagram_endpoint(_Echo, local_addr=("0.0.0.0", 0))
-    stack.callback(transport.close)
-    tcp, tcp6 = (each.sockets[0].getsockname()[1] for each in (server, server6))
-    udp = transport.get_extra_info("sockname")[1]
-    addresses = ["127.0.0.1", *host_addresses()]
-    return [
-        *(Target(f"tcp {each}", "AF_INET", "SOCK_STREAM", [each, tcp]) for each in addresses),
-        *(Target(f"udp {each}", "AF_INET", "SOCK_DGRAM", [each, udp]) for each in addresses),
-        Target("tcp ::1", "AF_INET6", "SOCK_STREAM", ["::1", tcp6]),
-        Target("abstract socket", "AF_UNIX", "SOCK_STREAM", f"@{abstract}"),
-    ]
-
-
-class _Echo(asyncio.DatagramProtocol):
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.DatagramTransport, transport)
-
-    def datagram_received(self, data: bytes, addr: tuple[str, int]) -> None:
-        self._transport.sendto(data, addr)
-
-
-def _answers(target: Target) -> bool:
-    if target.kind == "SOCK_DGRAM":
-        return True
-    address = "\0" + target.address[1:] if isinstance(target.address, str) else tuple(target.address)
-    with socket.socket(getattr(socket, target.family), socket.SOCK_STREAM) as probe:
-        probe.settimeout(2)
-        return probe.connect_ex(address) == 0
 
 
 async def _address_of(box: Box) -> str:
@@ -127,7 +78,7 @@ async def test_only_the_relay_answers_of_this_machine(
         Target("itself", "AF_INET", "SOCK_STREAM", ["127.0.0.1", 8000]),
         Target("another box", "AF_INET", "SOCK_STREAM", [other_address, 8000]),
         Target("bridge", "AF_INET", "SOCK_STREAM", [gateway, 22]),
-        Target("metadata address", "AF_INET", "SOCK_STREAM", [METADATA, 80]),
+        METADATA,
     ]
     assert set(await reached_from(box, targets)) - {"itself through lo"} == {"itself"}
     assert await relay_answer(box) == "gateway"

@@ -16,7 +16,8 @@ REPOSITORY = Path(__file__).parents[2]
 TESTS = ("test_local_boxes.py", "test_local_isolation.py", "test_local_images.py", "test_process.py")
 
 # In mounts of its own, because neither the repository nor the interpreter need be readable to others
-# where they are. $1 is the uid, then repository, interpreter's prefix, packages, home, and the tests.
+# where they are. A tun device that users may open is there too, as on most desktops.
+# $1 is the uid, then repository, interpreter's prefix, packages, home, and the tests.
 AS_USER = """
 set -e
 uid=$1 repository=$2 prefix=$3 packages=$4 home=$5
@@ -27,6 +28,8 @@ mount --bind "$repository" /mnt/repository
 mount --bind "$prefix" /mnt/prefix
 mount --bind "$packages" /mnt/packages
 mount --bind "$home" /mnt/home
+mknod -m 666 /mnt/tun c 10 200
+mount --bind /mnt/tun /dev/net/tun
 cd /mnt/repository
 exec setpriv --reuid "$uid" --regid "$uid" --clear-groups --bounding-set=-all --inh-caps=-all \\
     env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/mnt/home TMPDIR=/mnt/home PYTHONDONTWRITEBYTECODE=1 \\

@@ -5,9 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import re
-import socket
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 
 import pytest
@@ -15,8 +14,7 @@ import pytest_asyncio
 
 from activities.sandboxes import process
 from activities.sandboxes.base import NetworkMode
-from activities.sandboxes.firewall import host_addresses
-from activities.sandboxes.local_host import find_program
+from activities.sandboxes.local_host import LocalHost, find_program
 from activities.sandboxes.local_spawn import run_program
 from activities.sandboxes.process import Chunk, ProcessSpec
 from domain.errors import ProviderCreateFailure
@@ -28,6 +26,7 @@ from tests.activities.box_conformance import (
     relay_answer,
     sh,
 )
+from tests.activities.host_listeners import METADATA, host_listeners
 from tests.activities.local_bench import clean, local_bench
 from tests.waiting import eventually
 
@@ -164,57 +163,39 @@ async def test_a_command_has_no_capability_that_reaches_out_of_its_box(bench: Be
     assert status.count("NoNewPrivs:\t1") == 2
 
 
-MODES: tuple[NetworkMode, ...] = ("no-network", "public")
+# Needs /dev/net/tun: the run as a normal user brings its own.
+MODES = ("no-network", pytest.param("public", marks=pytest.mark.tun))
+PRIVATE = Target("private", "AF_INET", "SOCK_STREAM", ["10.1.2.3", 80])
 
 
-async def public_or_reason(bench: Bench, mode: NetworkMode) -> str | None:
-    return await bench.provider._host.why_not_public() if mode == "public" else None  # type: ignore[attr-defined]
-
-
-@contextlib.contextmanager
-def listeners() -> Iterator[list[Target]]:
-    """Ports of this host, each of its addresses, IPv6, and an abstract socket."""
-    with contextlib.ExitStack() as stack:
-        tcp = stack.enter_context(socket.create_server(("0.0.0.0", 0)))
-        udp = stack.enter_context(socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
-        udp.bind(("0.0.0.0", 0))
-        port, udp_port = tcp.getsockname()[1], udp.getsockname()[1]
-        targets = [
-            Target(f"tcp {address}", "AF_INET", "SOCK_STREAM", [address, port])
-            for address in ("127.0.0.1", "10.0.2.2", *host_addresses())
-        ]
-        targets += [
-            Target(f"udp {address}", "AF_INET", "SOCK_DGRAM", [address, udp_port])
-            for address in ("10.0.2.2", *host_addresses())
-        ]
-        targets.append(Target("metadata", "AF_INET", "SOCK_STREAM", ["169.254.169.254", 80]))
-        targets.append(Target("private", "AF_INET", "SOCK_STREAM", ["10.1.2.3", 80]))
-        if socket.has_dualstack_ipv6():
-            tcp6 = stack.enter_context(socket.create_server(("::", 0), family=socket.AF_INET6))
-            targets.append(Target("ipv6", "AF_INET6", "SOCK_STREAM", ["::1", tcp6.getsockname()[1]]))
-        abstract = stack.enter_context(socket.socket(socket.AF_UNIX))
-        abstract.bind(f"\0evolve-test-{os.getpid()}")
-        abstract.listen()
-        targets.append(Target("abstract", "AF_UNIX", "SOCK_STREAM", f"@evolve-test-{os.getpid()}"))
-        yield targets
+def unreachable() -> AbstractAsyncContextManager[list[Target]]:
+    """What answers here, also by the name that slirp4netns has for this host."""
+    return host_listeners(["10.0.2.2"])
 
 
 @pytest.mark.parametrize("mode", MODES)
 async def test_a_box_reaches_the_relay_and_nothing_else_of_this_host(bench: Bench, mode: NetworkMode) -> None:
-    if reason := await public_or_reason(bench, mode):
-        with pytest.raises(ProviderCreateFailure, match=re.escape(reason)):
-            await bench.box(network_mode=mode)
-        return
     box = await bench.box(network_mode=mode)
-    with listeners() as targets:
-        assert await reached_from(box, targets) == []
+    async with unreachable() as targets:
+        assert await reached_from(box, [*targets, METADATA, PRIVATE]) == []
     async with answering_gateway(bench.provider._host.gateway_socket):  # type: ignore[attr-defined]
         assert await relay_answer(box) == "gateway"
 
 
+async def test_a_public_box_that_this_host_cannot_make_is_refused_by_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def why_not_public(host: LocalHost) -> str:
+        return "needs the program 'slirp4netns', which is not installed here"
+
+    monkeypatch.setattr(LocalHost, "why_not_public", why_not_public)
+    async with local_bench(tmp_path) as bench:
+        with pytest.raises(ProviderCreateFailure, match="network mode 'public' needs the program"):
+            await bench.box(network_mode="public")
+
+
+@pytest.mark.tun
 async def test_a_public_box_has_a_name_server_and_loses_it_with_its_network(bench: Bench) -> None:
-    if await public_or_reason(bench, "public"):
-        return
     box = await bench.box(network_mode="public")
     assert await sh(box, "cat /etc/resolv.conf") == "nameserver 10.0.2.3\n"
     assert "tap0" in await sh(box, "cat /proc/net/dev")
@@ -222,16 +203,15 @@ async def test_a_public_box_has_a_name_server_and_loses_it_with_its_network(benc
     assert "tap0" not in await sh(box, "cat /proc/net/dev; cat /etc/resolv.conf")
     await box.set_network("public")
     assert "tap0" in await sh(box, "cat /proc/net/dev")
-    with listeners() as targets:
+    async with unreachable() as targets:
         assert await reached_from(box, targets) == []
 
 
+@pytest.mark.tun
 async def test_a_box_that_began_without_network_gets_the_same_firewall(bench: Bench) -> None:
-    if await public_or_reason(bench, "public"):
-        return
     box = await bench.box()
     await box.set_network("public")
-    with listeners() as targets:
+    async with unreachable() as targets:
         assert await reached_from(box, targets) == []
 
 
@@ -243,14 +223,16 @@ time.sleep(600)
 """
 
 
-async def test_boxes_do_not_reach_each_other(bench: Bench) -> None:
-    mode: NetworkMode = "no-network" if await public_or_reason(bench, "public") else "public"
+@pytest.mark.parametrize("mode", MODES)
+async def test_boxes_do_not_reach_each_other(bench: Bench, mode: NetworkMode) -> None:
     first, second = await bench.box(network_mode=mode), await bench.box(network_mode=mode)
     await process.start(first, ProcessSpec("server", ["python3", "-c", SERVE]))
     async for item in process.follow(first, "server", {}):
         assert item == Chunk("out", 0, b"listening\n")
         break
-    targets = [Target(each, "AF_INET", "SOCK_STREAM", [each, 9999]) for each in ("10.0.2.100", "127.0.0.1")]
+    own = ["127.0.0.1", *(["10.0.2.100"] if mode == "public" else [])]
+    targets = [Target(each, "AF_INET", "SOCK_STREAM", [each, 9999]) for each in own]
+    assert set(own) <= set(await reached_from(first, targets)), "its own addresses answer the first"
     assert await reached_from(second, targets) == []
 
 
