@@ -27,6 +27,7 @@ from domain.causes import TRAJECTORY_SEED
 from domain.errors import EvolveError, ServiceDied
 from domain.vocabulary import AttemptPhase
 from store.database import now
+from store.import_record import built_image
 from store.record import PhaseChange, enter_phase, iso
 
 # A box outlives its own trial by this much, so that a worker that was away finds what it left.
@@ -72,7 +73,7 @@ class OpenBox:
             booted_at = windows.close("environment_setup", started_at)
             windows.members["sandbox_provider"] = attempt.provider
             windows.members["verifier_environment_mode"] = context.task.verifier_mode
-            windows.members["x_image"] = {"id": image.id, "base_image_replaced": image.base_image_replaced}
+            windows.members["x_image"] = await self._image_facts(context, attempt.provider, image)
             if unenforced := self._hands.unenforced_sizes(context.task, attempt.provider):
                 windows.members["x_unenforced"] = unenforced
             change = PhaseChange(members=windows.members, sandbox_id=box.box_id)
@@ -169,6 +170,14 @@ class OpenBox:
                 build_timeout_sec=context.build_timeout_sec,
             )
         )
+
+    async def _image_facts(self, context: TrialContext, provider: str, image: ImageRef) -> dict[str, Any]:
+        """`rebuilt` where it is not the image that the import built: another host, or a pruned one, made it
+        anew from the same files."""
+        facts = {"id": image.id, "base_image_replaced": image.base_image_replaced}
+        published = await built_image(self._hands.db, (context.version_id, context.task_name), provider)
+        is_rebuilt = published is not None and published != image.id
+        return {**facts, "rebuilt": True} if is_rebuilt else facts
 
     async def _boot(
         self, context: TrialContext, provider: SandboxProvider, image: ImageRef, bundle: BundleFolder | None

@@ -130,6 +130,16 @@ async def record_build(
         )
 
 
+async def built_image(db: Database, key: tuple[str, str], provider: str) -> str | None:
+    """The id of the image that a task's build made for a provider; None where none was made."""
+    pool = await db.pool()
+    return await pool.fetchval(
+        "SELECT images -> $3 ->> 'id' FROM dataset_tasks WHERE version_id = $1 AND task_name = $2",
+        *key,
+        provider,
+    )
+
+
 async def fail_import(
     db: Database, import_id: str, failure: dict[str, Any], unpacker: Unpacker | None = None
 ) -> None:

@@ -6,6 +6,7 @@ import asyncio
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
+from uuid import uuid4
 
 import pytest
 
@@ -73,6 +74,23 @@ async def test_a_lone_host_that_is_away_is_waited_for(
     assert task["state"] == "PENDING"
     await platform.rows("DELETE FROM hosts WHERE id = 'away'")
     assert await asyncio.wait_for(importing, 60) == "FAILED"  # now nobody serves it at all
+
+
+async def image_of_a_trial(platform: Platform) -> dict[str, Any]:
+    body = {"datasets": [{"name": "demo"}], "agents": [{"name": "oracle"}]}
+    job = await platform.client.start_workflow(
+        names.JOB_WORKFLOW, body, id=f"my-job-{uuid4().hex[:6]}", task_queue=platform.queue
+    )
+    end = await asyncio.wait_for(job.result(), 60)
+    [trial] = await platform.rows("SELECT result FROM trials WHERE job_id = $1", end["job_id"])
+    return trial["result"]["x_image"]  # pyright: ignore[reportIndexIssue]
+
+
+async def test_a_trial_says_when_its_image_is_not_the_one_that_was_published(platform: Platform) -> None:
+    await platform.publish("demo", task_files("alpha"))
+    assert "rebuilt" not in await image_of_a_trial(platform)
+    await platform.rows("""UPDATE dataset_tasks SET images = '{"local": {"id": "of another host"}}'""")
+    assert (await image_of_a_trial(platform))["rebuilt"] is True
 
 
 async def the_import(platform: Platform) -> Any:
