@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib import import_module
-from typing import Any
+from importlib.metadata import version
+from typing import Annotated, Any
 
 import typer
 
@@ -15,6 +17,8 @@ from cli.errors import EXIT_FAILED, EXIT_INTERRUPTED, error_line
 from domain.errors import EvolveError
 
 ABOUT = "Evaluate coding agents: durable jobs, honest scores, honest money."
+# What a shell's completion, once `--install-completion` has set it up, calls us with: bash, and the others.
+TYPED_WORDS = ("COMP_WORDS", "_TYPER_COMPLETE_ARGS")
 
 
 @dataclass(frozen=True)
@@ -58,9 +62,7 @@ LATER = ("skill", "skills", "secrets", "secret", "analyze", "analysis", "check",
 def build(called: str | None = None) -> typer.Typer:
     """The root app. With `called`, only that command is imported and the others are names with a help
     line; without, all are."""
-    root = typer.Typer(
-        name="evolve", help=ABOUT, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False
-    )
+    root = typer.Typer(name="evolve", help=ABOUT, no_args_is_help=True, pretty_exceptions_enable=False)
     root.callback()(_root)
     for mount in MOUNTS:
         target = mount.load() if called in (None, mount.name) else _not_loaded
@@ -78,7 +80,7 @@ def build(called: str | None = None) -> typer.Typer:
 def main(arguments: Sequence[str] | None = None) -> None:
     """The console script: one line on stderr and an exit code for what fails (`cli/errors.py`)."""
     words = list(sys.argv[1:] if arguments is None else arguments)
-    called = next((word for word in words if not word.startswith("-")), "")
+    called = next((word for word in _typed(words) if not word.startswith("-")), "")
     try:
         build(called)(words, prog_name="evolve")
     except EvolveError as error:
@@ -92,7 +94,24 @@ def main(arguments: Sequence[str] | None = None) -> None:
         sys.exit(EXIT_FAILED)
 
 
-def _root() -> None:
+def _typed(words: list[str]) -> list[str]:
+    """The words that a person has typed: for a completion the environment holds them."""
+    if "_EVOLVE_COMPLETE" not in os.environ:
+        return words
+    return next((os.environ[name] for name in TYPED_WORDS if name in os.environ), "").split()[1:]
+
+
+def _say_version(is_asked: bool) -> None:
+    if is_asked:
+        typer.echo(f"evolve {version('evolve-evals')}")
+        raise typer.Exit
+
+
+def _root(
+    show_version: Annotated[
+        bool, typer.Option("--version", help="Print the version.", callback=_say_version, is_eager=True)
+    ] = False,
+) -> None:
     """A callback makes Typer treat the root as a group even with one command."""
 
 
