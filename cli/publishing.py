@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import hashlib
+import re
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 from cli.cells import member, members, number, text
 from cli.client import Client, Json, items_of, path
-from cli.errors import CliError
+from cli.errors import CliError, Refused
 from cli.output import hint, say
-from cli.packing import pack_directory
+from cli.packing import pack_directory, packable_files
 from cli.patience import read_patiently
 from cli.transfers import Upload, send_archive
-from domain.vocabulary import IMPORT_TERMINAL, ImportStatus
+from domain.vocabulary import IMPORT_TERMINAL, DatasetVersionState, ImportStatus
 
 POLL_SEC = 1.0
 SPOOL_BYTES = 8 << 20
@@ -36,6 +39,58 @@ def publish_directory(
             size_bytes=size,
         )
         return send_archive(client, upload, _tell_progress)
+
+
+@dataclass(frozen=True)
+class NamedDirectory:
+    """A directory as the dataset that it is published as: its name, and a label of its content."""
+
+    directory: Path
+    name: str
+    version: str
+
+
+def name_directory(directory: Path) -> NamedDirectory:
+    """Named as the directory is, as far as a dataset can be. Raises `CliError` for what is none."""
+    if not directory.is_dir():
+        raise CliError(f"{directory} is no directory", code="invalid_input")
+    name = re.sub(r"[^a-z0-9._-]+", "-", directory.resolve().name.lower()).strip("-._")
+    return NamedDirectory(directory, name or "tasks", content_label(directory))
+
+
+def content_label(directory: Path) -> str:
+    """A version label that changes when a file does that would be packed."""
+    digest = hashlib.sha256()
+    for name in packable_files(directory):
+        file = directory / name
+        digest.update(f"{name}\0{file.stat().st_mode & 0o111:o}\0".encode())
+        digest.update(hashlib.sha256(file.read_bytes()).digest())
+    return digest.hexdigest()[:12]
+
+
+def publish_once(client: Client, named: NamedDirectory, org: str | None) -> None:
+    """Publish it unless this very content is; all that is said goes to stderr. Raises `CliError`."""
+    if _is_ready(client, named):
+        hint(f"{named.name}@{named.version} is published already")
+        return
+    accepted = publish_directory(client, named.directory, name=named.name, version=named.version, org=org)
+    ended = follow_import(client, accepted, tell=hint)
+    if ended.get("status") == ImportStatus.FAILED:
+        report_import(client, ended)
+    for task in members(
+        client.get(path("/api/datasets/{}", named.name), {"version": named.version}).get("failed_tasks")
+    ):
+        hint(f"FAILED  {failure_line(task)}")
+
+
+def _is_ready(client: Client, named: NamedDirectory) -> bool:
+    try:
+        detail = client.get(path("/api/datasets/{}", named.name), {"version": named.version})
+    except Refused as error:
+        if error.status != 404:
+            raise
+        return False
+    return member(detail, "selected_version").get("state") == DatasetVersionState.READY
 
 
 def _tell_progress(sent: int, total: int) -> None:

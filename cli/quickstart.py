@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import sysconfig
 import time
 import uuid
@@ -56,9 +55,9 @@ def find_examples() -> Path:
 
 def _publish(client: Client, examples: Path) -> str:
     """The version that holds these very files; published when there is none yet."""
-    from cli.publishing import follow_import, publish_directory, report_import
+    from cli.publishing import content_label, follow_import, publish_directory, report_import
 
-    version = _content_label(examples)
+    version = content_label(examples)
     if _is_published(client, version):
         say(f"{DATASET}@{version} is published already")
     else:
@@ -119,12 +118,3 @@ def _why_provider(client: Client, version: str, chosen: str) -> str:
     verdicts = [member(member(task, "providers"), str(default["name"])) for task in tasks]
     reasons = [str(verdict.get("reason")) for verdict in verdicts if verdict.get("ok") is False]
     return f"{default['name']} cannot run the tasks: {'; '.join(dict.fromkeys(reasons))}"
-
-
-def _content_label(directory: Path) -> str:
-    """A version label that changes when a file does."""
-    digest = hashlib.sha256()
-    for file in sorted(entry for entry in directory.rglob("*") if entry.is_file()):
-        digest.update(f"{file.relative_to(directory)}\0{file.stat().st_mode & 0o111:o}\0".encode())
-        digest.update(hashlib.sha256(file.read_bytes()).digest())
-    return digest.hexdigest()[:12]

@@ -15,29 +15,52 @@ Words = list[str] | None
 class RunFlags:
     """Those that shape the job."""
 
-    datasets: Annotated[Words, Option("-d", metavar="NAME[@VERSION]", help="A dataset. Repeatable.")] = None
+    datasets: Annotated[
+        Words, Option("-d", "--dataset", metavar="NAME[@VERSION]", help="A dataset. Repeatable.")
+    ] = None
+    directory: Annotated[
+        Path | None,
+        Option(
+            "--dir",
+            metavar="DIR",
+            help="Tasks of this directory: published first, unless this very content is, under its name.",
+        ),
+    ] = None
     agents: Annotated[
         Words,
-        Option("-a", metavar="NAME[@VERSION]", help="An agent harness, pinned to a version. Repeatable."),
+        Option(
+            "-a",
+            "--agent",
+            metavar="NAME[@VERSION]",
+            help="An agent harness, pinned to a version. Repeatable.",
+        ),
     ] = None
     models: Annotated[
         Words,
         Option(
             "-m",
+            "--model",
             metavar="MODEL",
             help="A model; each is one arm of every agent. Not needed for oracle and nop. Repeatable.",
         ),
     ] = None
     n_attempts: Annotated[
-        int | None, Option("-k", metavar="N", min=1, help="Attempts per task and arm. (default: 1)")
+        int | None,
+        Option("-k", "--n-attempts", metavar="N", min=1, help="Attempts per task and arm. (default: 1)"),
     ] = None
     n_concurrent: Annotated[
-        int | None, Option("-n", metavar="N", min=1, max=150, help="Trials in parallel. (default: 4)")
+        int | None,
+        Option("-n", "--n-concurrent", metavar="N", min=1, max=150, help="Trials in parallel. (default: 4)"),
     ] = None
-    include: Annotated[Words, Option("-i", metavar="GLOB", help="Only tasks so named. Repeatable.")] = None
-    exclude: Annotated[Words, Option("-x", metavar="GLOB", help="No task so named. Repeatable.")] = None
+    include: Annotated[
+        Words, Option("-i", "--include", metavar="GLOB", help="Only tasks so named. Repeatable.")
+    ] = None
+    exclude: Annotated[
+        Words, Option("-x", "--exclude", metavar="GLOB", help="No task so named. Repeatable.")
+    ] = None
     n_tasks: Annotated[
-        int | None, Option("-l", metavar="N", min=1, help="Cap of tasks per dataset, after the filters.")
+        int | None,
+        Option("-l", "--n-tasks", metavar="N", min=1, help="Cap of tasks per dataset, after the filters."),
     ] = None
     job_name: Annotated[str | None, Option("--job-name", metavar="LABEL", help="The job's label.")] = None
     org: Annotated[str | None, Option("--org", metavar="SLUG", help="The organization that owns it.")] = None
@@ -45,6 +68,7 @@ class RunFlags:
         str | None,
         Option(
             "-e",
+            "--provider",
             metavar="docker|local|e2b|daytona|modal",
             help="Where the sandboxes run. (default: the server's, see its /api/meta)",
         ),
@@ -65,7 +89,7 @@ class RunFlags:
         Words, Option("--ak", metavar="config=PATH|JSON", help="The harness's own settings, for every arm.")
     ] = None
     agent_env: Annotated[
-        Words, Option("--ae", metavar="KEY=VALUE", help="Refused by the server: a task declares its own.")
+        Words, Option("--ae", metavar="KEY=VALUE", hidden=True)  # refused by the server
     ] = None
     verifier_env: Annotated[
         Words,
@@ -99,7 +123,9 @@ class RunFlags:
     ] = None
     config: Annotated[
         Path | None,
-        Option("-c", metavar="FILE", help="YAML or JSON with the job's fields; flags override them."),
+        Option(
+            "-c", "--config", metavar="FILE", help="YAML or JSON with the job's fields; flags override them."
+        ),
     ] = None
 
 

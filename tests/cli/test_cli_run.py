@@ -10,7 +10,7 @@ import pytest
 
 from cli import patience
 from tests.cli.conftest import Evolve
-from tests.cli.fake_api import Answer, FakeApi, job, refusal, trial
+from tests.cli.fake_api import Answer, FakeApi, answer_json, job, refusal, trial
 
 CONFIG = """
 datasets:
@@ -333,3 +333,61 @@ def test_a_retried_trial_counts_as_unsettled_again(finished: FakeApi, evolve: Ev
     lines = evolve("job", "watch", "job-1").out.splitlines()
     assert lines[3].startswith("[1/2]  settled")
     assert lines[4] == "[0/2]  retrying   hello-file  t1  1 of 2 in 1.0 s  InfrastructureError"
+
+
+def test_long_options_say_the_same_as_short_ones(evolve: Evolve, config: str) -> None:
+    short = printed(
+        evolve,
+        *("-d", "examples", "-a", "claude", "-m", "opus", "-k", "3", "-n", "9", "-l", "5"),
+        *("-i", "a*", "-x", "c*", "-e", "docker"),
+    )
+    long = printed(
+        evolve,
+        *("--dataset", "examples", "--agent", "claude", "--model", "opus", "--n-attempts", "3"),
+        *("--n-concurrent", "9", "--n-tasks", "5", "--include", "a*", "--exclude", "c*"),
+        *("--provider", "docker"),
+    )
+    assert long == short
+    assert printed(evolve, "--config", config) == printed(evolve, "-c", config)
+
+
+@pytest.fixture
+def tasks(tmp_path: Path) -> Path:
+    made = tmp_path / "My Tasks"
+    (made / "one").mkdir(parents=True)
+    (made / "one" / "task.toml").write_text("")
+    return made
+
+
+def test_a_directory_is_published_under_a_label_of_its_content_and_run(
+    api: FakeApi, evolve: Evolve, tasks: Path
+) -> None:
+    [selector] = printed(evolve, "--dir", str(tasks), "-a", "nop")["datasets"]
+    assert selector["name"] == "my-tasks"
+    imported = {"id": "import-1", "name": "my-tasks", "version": selector["version"], "status": "COMPLETED"}
+    api.imports = {"import-1": [imported]}
+    failure = {"code": "image_build_failed", "step": "image-build", "message": "no base"}
+    detail = {
+        "selected_version": {"state": "READY"},
+        "failed_tasks": [{"task_name": "x", "failure": failure}],
+    }
+    api.script("GET", "/api/datasets/my-tasks", refusal(404, "dataset_not_found", "No."), answer_json(detail))
+    outcome = evolve("run", "--dir", str(tasks), "-a", "nop")
+    assert (outcome.exit_code, outcome.out) == (0, "job-1\n")
+    assert "FAILED  x  image_build_failed at image-build: no base" in outcome.err
+    assert len(api.asked("POST", "/api/datasets/publish")) == 1
+    assert api.asked("POST", "/api/jobs")[0].json["datasets"] == [selector]
+
+
+def test_the_same_content_is_not_published_again_and_other_content_is_another_version(
+    api: FakeApi, evolve: Evolve, tasks: Path
+) -> None:
+    api.script("GET", "/api/datasets/my-tasks", answer_json({"selected_version": {"state": "READY"}}))
+    outcome = evolve("run", "--dir", str(tasks), "-a", "nop")
+    assert "is published already" in outcome.err
+    assert api.asked("POST", "/api/datasets/publish") == []
+    [first] = api.asked("POST", "/api/jobs")[0].json["datasets"]
+    (tasks / "one" / "task.toml").write_text("# changed")
+    [second] = printed(evolve, "--dir", str(tasks), "-a", "nop")["datasets"]
+    assert second["version"] != first["version"]
+    assert evolve("run", "--dir", str(tasks / "absent"), "-a", "nop").exit_code == 1
