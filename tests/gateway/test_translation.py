@@ -16,6 +16,7 @@ import pytest_asyncio
 import structlog
 from aiohttp import web
 from aiohttp.typedefs import Handler
+from yarl import URL
 
 from domain.usage import CallUsage
 from gateway import translation
@@ -375,18 +376,27 @@ async def test_a_translator_that_dies_after_it_asked_is_booked_at_the_hold(
 
 
 async def test_a_door_does_not_open_for_a_call_that_is_booked_already(door: Door, tmp_path: Path) -> None:
-    urls: list[str] = []
+    writers: list[tuple[asyncio.StreamReader, asyncio.StreamWriter]] = []
+    body = b'{"model":"glm-5.3","messages":[]}'
 
-    async def die(request: web.Request) -> web.StreamResponse:
-        urls.append(f"{request.headers[URL_HEADER]}/chat/completions")
+    async def begin_and_die(request: web.Request) -> web.StreamResponse:
+        url = URL(f"{request.headers[URL_HEADER]}/chat/completions")
+        reader, writer = await asyncio.open_connection(url.host, url.port)
+        writers.append((reader, writer))
+        head = f"POST {url.path} HTTP/1.1\r\nHost: door\r\nContent-Length: {len(body)}\r\n\r\n"
+        writer.write(head.encode())
+        await eventually(lambda: not door.gateway.translation._expected)
         assert request.transport is not None
         request.transport.abort()
         return web.Response()
 
-    async with translated_by(door, tmp_path / "t.sock", die):
+    async with translated_by(door, tmp_path / "t.sock", begin_and_die):
         await door.post("/v1/messages", MESSAGES)
-        async with door.client.post(urls[0], json={"model": "glm-5.3"}) as late:
-            assert late.status == 404
+        assert [call.status for call in await ended(door)] == ["failed"]
+        [(reader, writer)] = writers
+        writer.write(body)
+        assert b" 404 " in await reader.readline()
+        writer.close()
     assert door.provider.hits == []
 
 
