@@ -217,6 +217,27 @@ async def record_reaper(platform: Platform) -> None:
     barriers.release("agent")
 
 
+async def record_host_lost(platform: Platform) -> None:
+    """A trial whose host died when it was placed, and which runs again on one that lives."""
+    await platform.rows(
+        "INSERT INTO hosts SELECT 'dead', providers, default_provider, '', 'host-dead', 'host-dead-follow',"
+        " cpus, 2 * memory_mb, code_version, now() + interval '1 hour' FROM hosts"
+    )
+    job = await start_alone(platform, "host-lost")
+
+    async def is_placed() -> bool:
+        return bool(await platform.rows("SELECT FROM box_leases WHERE host_id = 'dead'"))
+
+    await until(is_placed)
+    await platform.rows("UPDATE hosts SET lease_expires_at = now() - interval '1 hour' WHERE id = 'dead'")
+    await platform.client.execute_workflow(
+        names.REAPER_WORKFLOW, ReapOrder(), id="reaper-of-lost", task_queue=platform.queue
+    )
+    await job.result()
+    await keep(platform, await trial_of(platform, "host-lost"), "trial_host_lost")
+    await platform.rows("DELETE FROM hosts WHERE id = 'dead'")
+
+
 async def is_host_known(platform: Platform) -> bool:
     """What is built before goes to no host's queue."""
     return bool(await platform.rows("SELECT FROM hosts"))
@@ -237,6 +258,7 @@ async def record(url: str, temporal: str, root: Path) -> None:
         await record_regrades(platform)
         await record_archive(platform)
         await record_reaper(platform)
+        await record_host_lost(platform)
         await record_cancelled(platform)
     await db.close()
 

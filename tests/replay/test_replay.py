@@ -31,7 +31,7 @@ def test_there_are_histories_of_every_story() -> None:
         "trial_circuit_broken", "trial_cancelled_in_back_off", "trial_waited_for_capacity", "provider_held",
         "provider_failed", "reaper", "job_taken_up_to_cancel", "dataset_import",
         "dataset_import_of_one_host", "archive", "trial_multi_step", "job_regrade", "trial_regrade",
-        "job_regrade_of_trial", "trial_regrade_retried",
+        "job_regrade_of_trial", "trial_regrade_retried", "trial_host_lost",
     }  # fmt: skip
 
 
