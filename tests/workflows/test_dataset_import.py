@@ -9,7 +9,10 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
+from temporalio import activity
+from temporalio.worker import Worker
 
+from activities.signatures import BUILD_TASK, Nothing, TaskToBuild
 from tests.api.conditions import until
 from tests.factories import TASK_TOML, task_files
 from tests.inprocess import Platform
@@ -52,6 +55,27 @@ async def test_a_build_that_its_host_does_not_take_up_goes_to_one_that_lives(
     importing = asyncio.create_task(platform.publish("demo", task_files("alpha")))
     await until_queued(platform)
     await platform.rows("UPDATE hosts SET lease_expires_at = now() - interval '1 hour' WHERE id = 'dying'")
+    assert await asyncio.wait_for(importing, 60) == "COMPLETED"
+    assert [list(images) for images in await built_images(platform)] == [["local"]]
+
+
+async def test_a_build_whose_host_died_in_it_is_done_by_one_that_lives(
+    platform: Platform, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(options, "BUILD_ON_HOST", replace(options.BUILD_ON_HOST, queued=QUEUED))
+    await add_host(platform, "dying", "local")
+    is_begun = asyncio.Event()
+
+    @activity.defn(name=BUILD_TASK.name)
+    async def build(_: TaskToBuild) -> Nothing:
+        is_begun.set()
+        await asyncio.Event().wait()
+        return Nothing()
+
+    async with Worker(platform.client, task_queue="dying-follow", activities=[build]):
+        importing = asyncio.create_task(platform.publish("demo", task_files("alpha")))
+        await asyncio.wait_for(is_begun.wait(), 30)
+        await platform.rows("UPDATE hosts SET lease_expires_at = now() - interval '1 day' WHERE id = 'dying'")
     assert await asyncio.wait_for(importing, 60) == "COMPLETED"
     assert [list(images) for images in await built_images(platform)] == [["local"]]
 
