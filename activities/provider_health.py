@@ -8,6 +8,7 @@ from temporalio.common import WorkflowIDConflictPolicy, WorkflowIDReusePolicy
 from activities.signatures import (
     COUNT_GOOD_CREATES,
     PROVIDER_WORKFLOW,
+    RELEASE_PROBE,
     REPORT_CREATE,
     SIGNAL_CREATE_ENDED,
     WRITE_HEALTH,
@@ -15,12 +16,13 @@ from activities.signatures import (
     GoodCreates,
     HealthToWrite,
     Nothing,
+    PlacedAttempt,
     ProviderReport,
     ProviderWindow,
 )
 from activities.trial_context import Hands
 from store.database import now
-from store.provider_health import count_good_creates, write_health
+from store.provider_health import count_good_creates, release_probe, write_health
 
 
 class ProviderHealthActivities:
@@ -51,6 +53,12 @@ class ProviderHealthActivities:
             start_signal_args=[heard],
             static_summary=workflow_id,
         )
+        return Nothing()
+
+    @activity.defn(name=RELEASE_PROBE.name)
+    async def release(self, probe: PlacedAttempt) -> Nothing:
+        """Short, and local to the workflow's worker."""
+        await release_probe(self._hands.db, probe.provider, probe.trial_id)
         return Nothing()
 
     @activity.defn(name=COUNT_GOOD_CREATES.name)

@@ -297,6 +297,8 @@ class HealthToWrite(Payload):
 
 
 REPORT_CREATE = Signature("report_create", CreateReport, Nothing)
+RELEASE_PROBE = Signature("release_probe", PlacedAttempt, Nothing)
+"""Another trial may probe: this one's never came to say whether boxes are made."""
 COUNT_GOOD_CREATES = Signature("count_good_creates", ProviderWindow, GoodCreates)
 WRITE_HEALTH = Signature("write_health", HealthToWrite, Nothing)
 

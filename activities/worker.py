@@ -160,6 +160,7 @@ def make_workers(client: Client, settings: WorkerSettings, hands: Hands, side: W
         prepare.find_place,
         prepare.give_back_room,
         health.report_create,
+        health.release,
         health.count_good,
         health.write,
         close.close_trial,

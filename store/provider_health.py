@@ -81,6 +81,16 @@ async def claim_probe(connection: Any, provider: str, trial_id: str) -> None:
     )
 
 
+async def release_probe(db: Database, provider: str, trial_id: str) -> None:
+    """The trial's claim, if it holds it: the next to ask is the probe."""
+    pool = await db.pool()
+    await pool.execute(
+        "UPDATE provider_health SET probe_trial_id = NULL WHERE provider = $1 AND probe_trial_id = $2",
+        provider,
+        trial_id,
+    )
+
+
 async def write_health(db: Database, provider: str, breaker: Breaker) -> None:
     """The breaker's state for dispatch to read; a new state or probe frees the claim of the last one."""
     pool = await db.pool()

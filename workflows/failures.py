@@ -17,10 +17,19 @@ from temporalio.exceptions import (
 with workflow.unsafe.imports_passed_through():
     from activities.signatures import Failure, FailureKind
     from domain.causes import AGENT_BUILD_FAILED, BUDGET_REFUSED, TRAJECTORY_SEED
-    from domain.errors import CapacityWait, ProviderCreateFailure, ProviderUnreachable
+    from domain.errors import (
+        CapacityWait,
+        ExecChdirFailure,
+        HealthcheckFailed,
+        ProviderCreateFailure,
+        ProviderUnreachable,
+        SandboxDeath,
+    )
+    from domain.vocabulary import AttemptPhase
 
 
 _KINDS: dict[str, FailureKind] = {BUDGET_REFUSED: "budget", TRAJECTORY_SEED: "incomplete"}
+_SIGNATURES_IN_BOX = frozenset({SandboxDeath.signature, ExecChdirFailure.signature})
 # The budget of waits is the trial's: a further attempt would find it used up. A build fails as it did.
 _FINAL_CODES = frozenset({CapacityWait.code, AGENT_BUILD_FAILED})
 
@@ -61,6 +70,13 @@ def is_create_failure(error: ActivityError) -> bool:
     facts = _facts(error)
     is_away = facts.get("code") == ProviderUnreachable.code
     return is_away or facts.get("signature") == ProviderCreateFailure.signature
+
+
+def is_failure_in_box(error: ActivityError) -> bool:
+    """Whether a box was made before what failed: the agent's install comes after, as does the rest here."""
+    facts = _facts(error)
+    is_of_box = facts.get("signature") in _SIGNATURES_IN_BOX or facts.get("code") == HealthcheckFailed.code
+    return is_of_box or facts.get("phase") == AttemptPhase.INSTALL
 
 
 def message_of(error: ActivityError | ApplicationError) -> str:

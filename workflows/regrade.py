@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 
 from temporalio import workflow
-from temporalio.exceptions import ActivityError
 
 from workflows import names, options
 from workflows.trial import TrialWorkflow
@@ -41,12 +40,6 @@ class RegradeWorkflow(TrialWorkflow):
             placed = PlacedAttempt(
                 **self._attempt.model_dump(), provider=placement.provider, host_id=placement.host_id
             )
-            try:
-                end = await self._on_host(act.REGRADE_TRIAL, placed, options.FOLLOW)
-            except ActivityError as error:
-                await self._tell_provider(placement, error)
-                await self._wait_for_capacity(error)
-                continue
-            if placement.is_probe:
-                await self._report(placement, None)
-            return end
+            end = await self._unless_full(act.REGRADE_TRIAL, placed, options.FOLLOW)
+            if end is not None:
+                return end

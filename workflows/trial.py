@@ -15,7 +15,13 @@ from temporalio import workflow
 from temporalio.exceptions import ActivityError, ApplicationError
 
 from workflows import names, options
-from workflows.failures import failure_of, is_capacity_wait, is_create_failure, message_of
+from workflows.failures import (
+    failure_of,
+    is_capacity_wait,
+    is_create_failure,
+    is_failure_in_box,
+    message_of,
+)
 from workflows.searching import be_found_by
 
 with workflow.unsafe.imports_passed_through():
@@ -30,6 +36,8 @@ T = TypeVar("T")
 In = TypeVar("In", bound=BaseModel)
 Out = TypeVar("Out", bound=BaseModel)
 
+# Runs that began before this told a breaker of the agent's boxes alone, and nothing of a probe that failed.
+EVERY_CREATE_IS_TOLD = "every-create-is-told"
 
 _PHASES = {
     act.OPEN_BOX.name: AttemptPhase.BOOT,
@@ -121,6 +129,7 @@ class TrialWorkflow:
             failure = failure_of(error)
             if failure is None:
                 raise
+            await _through_cancel(self._release_probe())
             return failure
         return None
 
@@ -212,24 +221,54 @@ class TrialWorkflow:
             placed = PlacedAttempt(
                 **self._attempt.model_dump(), provider=placement.provider, host_id=placement.host_id
             )
-            try:
-                self._progress.box = await self._on_host(act.OPEN_BOX, placed, options.OPEN_BOX)
-            except ActivityError as error:
-                await self._tell_provider(placement, error)
-                await self._wait_for_capacity(error)
-            else:
-                if placement.is_probe:
-                    await self._report(placement, None)
+            self._progress.box = await self._unless_full(act.OPEN_BOX, placed, options.OPEN_BOX)
+            if self._progress.box is not None:
                 return placed
 
-    async def _tell_provider(self, placement: Placement, error: ActivityError) -> None:
-        """A box that could not be made is its provider's breaker's to hear of."""
+    async def _unless_full(
+        self, signature: act.Signature[In, Out], argument: In, limits: options.Limits
+    ) -> Out | None:
+        """What makes a box; its provider's breaker hears of it. None: the provider had no capacity, and a
+        wait for it is over: to be asked again, in the turn that is then."""
+        try:
+            made = await self._on_host(signature, argument, limits)
+        except ActivityError as error:
+            await self._tell_failure(signature, error)
+            await self._wait_for_capacity(error)
+            return None
+        placement = self._progress.placement
+        if placement is not None and placement.is_probe:
+            await self._report(placement, None)
+        return made
+
+    async def _tell_failure(self, signature: act.Signature[In, Out], error: ActivityError) -> None:
+        """A box that could not be made is its provider's breaker's to hear of; of a probe also one that was
+        made, whatever failed in it afterwards."""
+        placement = self._progress.placement
+        assert placement is not None
         if is_create_failure(error):
-            await self._report(placement, message_of(error))
+            if signature is not act.RUN_VERIFIER or workflow.patched(EVERY_CREATE_IS_TOLD):
+                await self._report(placement, message_of(error))
+        elif placement.is_probe and is_failure_in_box(error) and workflow.patched(EVERY_CREATE_IS_TOLD):
+            await self._report(placement, None)
+        elif is_capacity_wait(error):
+            await self._release_probe()
 
     async def _report(self, placement: Placement, problem: str | None) -> None:
         report = act.CreateReport(**self._attempt.model_dump(), provider=placement.provider, problem=problem)
         await options.call(act.REPORT_CREATE, report, options.RECORD)
+        self._progress.placement = placement.model_copy(update={"is_probe": False})
+
+    async def _release_probe(self) -> None:
+        """A probe that says nothing of the provider, because it was stopped, say, is another trial's turn."""
+        placement = self._progress.placement
+        if placement is None or not placement.is_probe or not workflow.patched(EVERY_CREATE_IS_TOLD):
+            return
+        probe = act.PlacedAttempt(
+            **self._attempt.model_dump(), provider=placement.provider, host_id=placement.host_id
+        )
+        await options.call_here(act.RELEASE_PROBE, probe, options.RECORD)
+        self._progress.placement = placement.model_copy(update={"is_probe": False})
 
     async def _place(self) -> Placement:
         """Where there is room. That of our own hosts is waited for without limit: trials end, hosts come."""
@@ -251,11 +290,10 @@ class TrialWorkflow:
     async def _verify(self, verify: act.VerifierInput) -> act.VerifierEnd:
         """The agent is over; a verifier that has no box of its own yet is waited for, and the agent kept."""
         while True:
-            try:
-                return await self._follow(act.RUN_VERIFIER, verify)
-            except ActivityError as error:
-                await self._wait_for_capacity(error)
-                verify = verify.model_copy(update={"turn": self._attempt.turn})
+            end = await self._unless_full(act.RUN_VERIFIER, verify, options.FOLLOW)
+            if end is not None:
+                return end
+            verify = verify.model_copy(update={"turn": self._attempt.turn})
 
     async def _wait_for_capacity(self, error: ActivityError) -> None:
         """Give the room back and wait, within the trial's budget; raises what is no lack of capacity."""

@@ -17,6 +17,9 @@ from store import provider_health
 from store.database import now
 from tests.factories import task_files
 from tests.inprocess import Platform
+from tests.waiting import eventually
+from tests.workflows.test_healthchecks import checked
+from tests.workflows.test_separate_verifier import separate_task
 from workflows import names, options
 from workflows.inputs import ProviderInput
 from workflows.options import Pace
@@ -48,6 +51,10 @@ async def order(platform: Platform, what: str) -> Breaker:
 
 async def start(platform: Platform, files: dict[str, str], **changes: Any) -> Any:
     await platform.publish("demo", files)
+    return await go(platform, **changes)
+
+
+async def go(platform: Platform, **changes: Any) -> Any:
     body = {"datasets": [{"name": "demo"}], "agents": [{"name": "oracle"}], **changes}
     return await platform.client.start_workflow(
         names.JOB_WORKFLOW, body, id=f"my-job-{uuid4().hex[:6]}", task_queue=platform.queue
@@ -124,3 +131,50 @@ async def test_after_an_hour_of_outage_trials_fail_instead_of_waiting(platform: 
     [trial] = await platform.rows("SELECT result FROM trials")
     result: Any = trial["result"]
     assert "no boxes are made since" in result["exception_info"]["exception_message"]
+
+
+async def test_a_verifiers_box_that_cannot_be_made_is_told_too(platform: Platform) -> None:
+    platform.provider.barriers.hold("create-verifier")
+    handle = await start(platform, separate_task(), retry={"max_retries": 0})
+    await eventually(lambda: platform.provider.barriers.reached("create-verifier"))
+    platform.provider.faults.plan("create", "create-failure")
+    platform.provider.barriers.release("create-verifier")
+    await asyncio.wait_for(handle.result(), 120)
+    breaker_of = platform.client.get_workflow_handle(names.provider_workflow_id("local"))
+    [failure] = (await breaker_of.query(names.QUERY_BREAKER, result_type=Breaker)).failures
+    assert failure.message == "create-failure at create"
+
+
+async def begin_probing(platform: Platform) -> None:
+    """A breaker whose next trial is its probe, and that waits ten minutes for what that says."""
+    probing = Breaker(state=BreakerState.HALF_OPEN, since=now(), outage_since=now(), reason="500")
+    await provider_health.write_health(platform.db, "local", probing)
+    await platform.client.start_workflow(
+        ProviderWorkflow.run,
+        ProviderInput(provider="local", breaker=probing),
+        id=names.provider_workflow_id("local"),
+        task_queue=platform.queue,
+    )
+
+
+async def test_a_probe_whose_box_was_made_says_so_whatever_fails_in_it(platform: Platform) -> None:
+    await begin_probing(platform)
+    files = task_files("alpha", toml=checked("unhealthy 99"))
+    handle = await start(platform, files, retry={"max_retries": 0})
+    end = await asyncio.wait_for(handle.result(), 120)
+    assert end["by_status"]["INFRASTRUCTURE_ERROR"] == 1
+    await asyncio.wait_for(until(platform, "SELECT FROM provider_health WHERE state = 'closed'"), 20)
+
+
+async def test_a_probe_that_was_stopped_is_another_trials_turn(platform: Platform) -> None:
+    await platform.publish("demo", task_files("alpha"))
+    await begin_probing(platform)
+    platform.provider.barriers.hold("build")
+    stopped = await go(platform)
+    await eventually(lambda: platform.provider.barriers.reached("build"))
+    assert await platform.rows("SELECT FROM provider_health WHERE probe_trial_id IS NOT NULL")
+    await stopped.signal(names.SIGNAL_CANCEL)
+    assert (await asyncio.wait_for(stopped.result(), 60))["by_status"]["CANCELLED"] == 1
+    platform.provider.barriers.release("build")
+    end = await asyncio.wait_for((await go(platform)).result(), 60)
+    assert end["by_status"]["SCORED"] == 1
