@@ -81,3 +81,27 @@ async def make_import(db: Database, blobs: Blobs, name: str, files: Mapping[str,
             )
         )  # fmt: skip
     return import_id
+
+
+STEPS_TOML = """
+[[steps]]
+name = "one"
+[[steps]]
+name = "two"
+"""
+SCORED = "reward 0\nreward-if-solved 1\nprint tested\n"
+
+
+def step_files(name: str = "alpha", *, toml: str = STEPS_TOML, **files: str) -> dict[str, str]:
+    """Two steps that the oracle solves. `files` by path, `/` written as `__`; `.sh` files by their stem."""
+    task = {
+        "task.toml": TASK_TOML.replace("[agent]", "[agent]", 1) + toml,
+        "environment/Dockerfile": "FROM scratch\n",
+        "tests/test.sh": SCORED,
+        "tests/shared.txt": "",
+        "solution/solve.sh": "solve\n",
+        "steps/one/instruction.md": "First.\n",
+        "steps/two/instruction.md": "Second.\n",
+        **{path.replace("__", "/"): text for path, text in files.items()},
+    }
+    return {f"{name}/{path}": text for path, text in task.items()}

@@ -8,33 +8,10 @@ from typing import Any
 from uuid import uuid4
 
 from store.step_results import step_results
-from tests.factories import TASK_TOML
+from tests.factories import STEPS_TOML, step_files
 from tests.inprocess import Platform
 from tests.waiting import eventually
 from workflows import names
-
-STEPS = """
-[[steps]]
-name = "one"
-[[steps]]
-name = "two"
-"""
-SCORED = "reward 0\nreward-if-solved 1\nprint tested\n"
-
-
-def step_files(name: str = "alpha", *, toml: str = STEPS, **files: str) -> dict[str, str]:
-    """Two steps that the oracle solves. `files` by path, `/` written as `__`; `.sh` files by their stem."""
-    task = {
-        "task.toml": TASK_TOML.replace("[agent]", "[agent]", 1) + toml,
-        "environment/Dockerfile": "FROM scratch\n",
-        "tests/test.sh": SCORED,
-        "tests/shared.txt": "",
-        "solution/solve.sh": "solve\n",
-        "steps/one/instruction.md": "First.\n",
-        "steps/two/instruction.md": "Second.\n",
-        **{path.replace("__", "/"): text for path, text in files.items()},
-    }
-    return {f"{name}/{path}": text for path, text in task.items()}
 
 
 async def run(
@@ -142,7 +119,7 @@ async def test_a_steps_files_are_laid_and_its_setup_runs_first(platform: Platfor
 
 
 async def test_a_step_that_scores_too_little_ends_the_trial(platform: Platform) -> None:
-    toml = STEPS.replace('"one"', '"one"\nmin_reward = 0.5', 1)
+    toml = STEPS_TOML.replace('"one"', '"one"\nmin_reward = 0.5', 1)
     trial = await run(platform, step_files(toml=toml, **{"solution__solve.sh": "print no\n"}))
     assert (trial["status"], trial["reward"]) == ("SCORED", 0.0)
     assert rewards(trial) == [{"reward": 0.0}]
@@ -151,7 +128,7 @@ async def test_a_step_that_scores_too_little_ends_the_trial(platform: Platform) 
 
 async def test_the_last_steps_result_can_be_the_trials(platform: Platform) -> None:
     # Before the first table, where the file's own keys stand.
-    toml = f"[metadata]\na = 1\n{STEPS}"
+    toml = f"[metadata]\na = 1\n{STEPS_TOML}"
     files = step_files(toml=toml, **{"steps__two__tests__test.sh": "reward 0.25\n"})
     files["alpha/task.toml"] = f'multi_step_reward_strategy = "final"\n{files["alpha/task.toml"]}'
     assert (await run(platform, files))["reward"] == 0.25
@@ -169,7 +146,7 @@ async def test_a_setup_that_fails_ends_the_trial_with_what_was_scored(platform: 
 
 async def test_a_first_step_that_cannot_start_is_no_score(platform: Platform) -> None:
     check = '"one"\nhealthcheck = {command = "unhealthy 9", interval_sec = 0.01}'
-    trial = await run(platform, step_files(toml=STEPS.replace('"one"', check, 1)))
+    trial = await run(platform, step_files(toml=STEPS_TOML.replace('"one"', check, 1)))
     assert (trial["status"], trial["reward"]) == ("INFRASTRUCTURE_ERROR", None)
     assert (
         "step one: the healthcheck failed 3 times" in trial["result"]["exception_info"]["exception_message"]
@@ -180,7 +157,7 @@ async def test_a_first_step_that_cannot_start_is_no_score(platform: Platform) ->
 
 async def test_a_slow_step_is_waited_for(platform: Platform) -> None:
     check = '"two"\nhealthcheck = {command = "unhealthy 2", interval_sec = 0.01}'
-    trial = await run(platform, step_files(toml=STEPS.replace('"two"', check, 1)))
+    trial = await run(platform, step_files(toml=STEPS_TOML.replace('"two"', check, 1)))
     assert trial["reward"] == 1.0
 
 

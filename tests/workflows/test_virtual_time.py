@@ -19,13 +19,15 @@ from activities.signatures import GoodCreates, HealthToWrite, Nothing, ProviderR
 from cli.workflow_side import sandboxed
 from domain.breaker import Breaker, BreakerState
 from store.database import Database, now
-from tests.factories import task_files
+from tests.factories import step_files, task_files
 from tests.inprocess import Platform, inprocess_platform
 from tests.virtual_time import SkippingServer, running_skipping_server
 from tests.waiting import until
 from workflows import names, options
 from workflows.options import Pace
 from workflows.provider import ProviderWorkflow
+
+TEN_MINUTES = {"min_wait_sec": 600, "max_wait_sec": 600}
 
 
 @pytest.fixture(scope="module")
@@ -67,6 +69,58 @@ async def test_retries_back_off_as_the_policy_says(platform: Platform, server: S
     delays: list[Any] = [row["payload"] for row in rows]
     assert [each["delay_sec"] for each in delays] == [600, 1800]
     assert await virtual_time_of(platform, trial) > timedelta(minutes=40)
+
+
+async def test_the_circuit_is_broken_before_a_second_wait(platform: Platform, server: SkippingServer) -> None:
+    platform.provider.faults.plan("agent", "death", "death")
+    retry = {"max_retries": 5, "min_wait_sec": 600, "wait_multiplier": 4, "max_wait_sec": 3600}
+    trial = await run(platform, server, retry=retry)
+    assert (trial["status"], trial["attempt_number"]) == ("INFRASTRUCTURE_ERROR", 2)
+    assert await platform.rows("SELECT FROM job_events WHERE type = 'trial.retry_circuit_broken'")
+    assert timedelta(minutes=10) < await virtual_time_of(platform, trial) < timedelta(minutes=50)
+
+
+async def test_failures_of_two_kinds_break_no_circuit_and_use_the_retries_up(
+    platform: Platform, server: SkippingServer
+) -> None:
+    platform.provider.faults.plan("agent", "death", "disconnect", "death")
+    retry = {**TEN_MINUTES, "max_retries": 2}
+    trial = await run(platform, server, retry=retry)
+    assert (trial["status"], trial["attempt_number"]) == ("INFRASTRUCTURE_ERROR", 3)
+    assert await platform.rows("SELECT FROM job_events WHERE type = 'trial.retry_circuit_broken'") == []
+    assert await virtual_time_of(platform, trial) > timedelta(minutes=20)
+
+
+async def test_what_the_policy_leaves_out_is_not_waited_for(
+    platform: Platform, server: SkippingServer
+) -> None:
+    platform.provider.faults.plan("agent", "death")
+    retry = {**TEN_MINUTES, "exclude_exceptions": ["InfrastructureError"]}
+    trial = await run(platform, server, retry=retry)
+    assert (trial["status"], trial["attempt_number"]) == ("INFRASTRUCTURE_ERROR", 1)
+    assert await virtual_time_of(platform, trial) < timedelta(minutes=10)
+
+
+async def test_a_retry_of_steps_begins_with_the_first_after_its_wait(
+    platform: Platform, server: SkippingServer
+) -> None:
+    await platform.publish("stepped", step_files())
+    platform.provider.faults.plan("agent-2", "death")
+    trial = await run(platform, server, datasets=[{"name": "stepped"}], retry=TEN_MINUTES)
+    assert (trial["status"], trial["attempt_number"], trial["reward"]) == ("SCORED", 2, 1.0)
+    assert platform.provider.executions()[-4:] == ["agent-1", "verifier-1", "agent-2", "verifier-2"]
+    assert await virtual_time_of(platform, trial) > timedelta(minutes=10)
+
+
+async def test_a_step_below_its_gate_is_the_end_and_no_failure(
+    platform: Platform, server: SkippingServer
+) -> None:
+    gated = '[[steps]]\nname = "one"\nmin_reward = 0.9\n[[steps]]\nname = "two"\n'
+    await platform.publish("stepped", step_files(toml=gated, **{"tests__test.sh": "reward 0.5\n"}))
+    trial = await run(platform, server, datasets=[{"name": "stepped"}], retry=TEN_MINUTES)
+    assert (trial["status"], trial["attempt_number"]) == ("SCORED", 1)
+    assert platform.provider.executions()[-2:] == ["agent-1", "verifier-1"]
+    assert await virtual_time_of(platform, trial) < timedelta(minutes=10)
 
 
 async def test_a_provider_that_answers_429_five_times_is_waited_for(
