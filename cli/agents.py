@@ -9,13 +9,13 @@ from typing import Annotated, Literal
 
 import typer
 
-from cli.cells import member, text
+from cli.cells import UNKNOWN, member, members, text
 from cli.client import TRANSFER_TIMEOUT, Client, Json, connect, json_object, path
 from cli.errors import CliError
 from cli.flag_groups import with_flag_groups
 from cli.jobspec import key_values
 from cli.options import JsonFlag
-from cli.output import Column, ListFlags, print_facts, print_json, print_list, say
+from cli.output import Column, ListFlags, print_facts, print_json, print_list, print_table, say
 from cli.packing import pack_directory
 
 app = typer.Typer(no_args_is_help=True)
@@ -30,6 +30,13 @@ AGENT_COLUMNS = (
     Column("updated", lambda agent: text(agent.get("updated_at"))),
     Column("created", lambda agent: text(agent.get("created_at")), is_default=False),
     Column("env", lambda agent: text(" ".join(member(agent, "env"))), is_default=False),
+)
+BUILT_IN_COLUMNS = (
+    Column("name", lambda agent: text(agent.get("name"))),
+    Column("runs", lambda agent: "yes" if agent.get("runnable") else f"no: {text(agent.get('reason'))}"),
+    Column("default model", lambda agent: text(agent.get("default_model"))),
+    Column("models", lambda agent: text(len(members(agent.get("models"))) or None)),
+    Column("presets", lambda agent: text(" ".join(agent.get("presets") or ()))),
 )
 
 
@@ -117,21 +124,65 @@ def list_agents(
     scope: Annotated[
         Literal["my", "shared", "org"] | None, typer.Option(help="Whose agents. (default: my)")
     ] = None,
+    built_in: Annotated[
+        bool, typer.Option("--built-in", help="The agents that come with the server instead.")
+    ] = False,
 ) -> None:
-    """List registered agents, newest first. The built-in ones are in the server's /api/meta."""
+    """List registered agents, newest first; with --built-in those that come with the server."""
     with connect() as client:
+        if built_in:
+            agents = _built_in(client)
+            print_list(agents, BUILT_IN_COLUMNS, flags, identify=lambda agent: str(agent["name"]))
+            return
         agents = client.pages("/api/agents", {"scope": scope})
         print_list(agents, AGENT_COLUMNS, flags, identify=lambda agent: str(agent["name"]))
 
 
 @app.command("show")
 def show_agent(name: AgentName, as_json: JsonFlag = False) -> None:
-    """Show one registered agent."""
+    """Show one agent: how a registered one runs, or the models, efforts and presets of a built-in one."""
     with connect() as client:
-        agent = client.get(path("/api/agents/{}", name))
+        agent = next((each for each in _built_in(client) if each.get("name") == name), None)
+        is_built_in = agent is not None
+        if agent is None:
+            agent = client.get(path("/api/agents/{}", name))
     if as_json:
         print_json(agent)
-        return
+    elif is_built_in:
+        _print_built_in(agent)
+    else:
+        _print_registered(agent)
+
+
+def _built_in(client: Client) -> list[Json]:
+    return members(client.get("/api/meta").get("agents"))
+
+
+def _print_built_in(agent: Json) -> None:
+    print_facts(
+        [
+            ("agent", text(agent.get("name"))),
+            ("runs", "yes" if agent.get("runnable") else f"no: {text(agent.get('reason'))}"),
+            ("default model", text(agent.get("default_model"))),
+            ("default effort", text(agent.get("default_reasoning_effort"))),
+            ("version", "can be pinned: -a NAME@VERSION" if agent.get("version_pinnable") else UNKNOWN),
+            ("settings", "taken: --ak config=FILE" if agent.get("supports_config") else UNKNOWN),
+            ("presets", ", ".join(agent.get("presets") or ()) or UNKNOWN),
+        ]
+    )
+    models = members(agent.get("models"))
+    if models:
+        say()
+        print_table(["model", "is", "efforts", "default effort"], map(_model_row, models))
+
+
+def _model_row(model: Json) -> list[str]:
+    efforts = " ".join(model.get("reasoning_efforts") or ()) or UNKNOWN
+    name = text(model.get("alias") or model.get("model_id"))
+    return [name, text(model.get("model_id")), efforts, text(model.get("default_reasoning_effort"))]
+
+
+def _print_registered(agent: Json) -> None:
     print_facts(
         [
             ("agent", text(agent.get("name"))),

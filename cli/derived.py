@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from cli.client import Json, connect, path
-from cli.options import JobId, JsonFlag, TrialId
+from cli.options import JobId, JsonFlag, StatusOption, TrialId, TrialOptions
 from cli.output import hint, is_terminal, print_json, say
 
 WithTests = Annotated[
@@ -39,10 +39,7 @@ def retry_job(
     failed_only: Annotated[
         bool, typer.Option("--failed-only", help="Only failed trials; stopped ones are not.")
     ] = False,
-    trial_ids: Annotated[
-        list[str] | None,
-        typer.Option("-t", "--trial", metavar="TRIAL", help="Exactly this settled trial; may be repeated."),
-    ] = None,
+    trial_ids: TrialOptions = None,
     as_json: JsonFlag = False,
 ) -> None:
     """Run trials of a job again, as a new job: all of a finished job, its failed ones, or those named."""
@@ -59,9 +56,7 @@ def retry_trial(trial_id: TrialId, as_json: JsonFlag = False) -> None:
 
 def regrade_job(
     job_id: JobId,
-    statuses: Annotated[
-        str | None, typer.Option("--status", metavar="A,B", help="Only trials of these statuses.")
-    ] = None,
+    statuses: StatusOption = None,
     task_name: Annotated[str | None, typer.Option("--task", metavar="NAME", help="Only this task.")] = None,
     with_tests: WithTests = None,
     as_json: JsonFlag = False,
@@ -72,7 +67,7 @@ def regrade_job(
     """
     body = _tests(with_tests)
     if statuses is not None:
-        body["statuses"] = [word.strip() for word in statuses.split(",") if word.strip()]
+        body["statuses"] = statuses.split(",")
     if task_name is not None:
         body["task_name"] = task_name
     _derive(path("/api/jobs/{}/regrade", job_id), body, as_json=as_json, is_keyed=False)

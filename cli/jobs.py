@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import tempfile
+from itertools import islice
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -27,8 +28,9 @@ from cli.cells import (
 from cli.client import Client, Json, connect, path
 from cli.derived import regrade_job, resume_job, retry_job
 from cli.errors import CliError
+from cli.failures import print_exceptions
 from cli.flag_groups import with_flag_groups
-from cli.options import JobId, JsonFlag, OutputDirectory
+from cli.options import JobId, JsonFlag, OutputDirectory, RowsOption, StatusOption
 from cli.output import Column, ListFlags, print_facts, print_json, print_list, say
 from cli.packing import refuse_existing, unpack_archive
 from cli.run import start_job
@@ -95,16 +97,17 @@ def list_jobs(
         Literal["my", "shared", "org"] | None, typer.Option(help="Whose jobs. (default: my)")
     ] = None,
     search: Annotated[str | None, typer.Option(help="Only jobs whose name or dataset holds this.")] = None,
+    limit: RowsOption = None,
 ) -> None:
     """List jobs, newest first."""
     with connect() as client:
-        jobs = client.pages("/api/jobs", {"scope": scope, "search": search})
+        jobs = islice(client.pages("/api/jobs", {"scope": scope, "search": search}), limit)
         print_list(jobs, JOB_COLUMNS, flags, identify=lambda job: str(job["id"]))
 
 
 @app.command("show")
 def show_job(job_id: JobId, as_json: JsonFlag = False) -> None:
-    """Show one job: its facts, then each arm's mean reward and pass@k."""
+    """Show one job: its facts, each arm's mean reward and pass@k, and what trials ended by."""
     with connect() as client:
         job = client.get(path("/api/jobs/{}", job_id))
     if as_json:
@@ -113,6 +116,7 @@ def show_job(job_id: JobId, as_json: JsonFlag = False) -> None:
     print_facts(job_facts(job))
     say()
     print_arms(job)
+    print_exceptions(job)
 
 
 @app.command("watch")
@@ -133,13 +137,14 @@ def watch(
 def list_trials(
     job_id: JobId,
     flags: ListFlags,
-    status: Annotated[str | None, typer.Option(metavar="A,B", help="Only trials of these statuses.")] = None,
+    status: StatusOption = None,
     dataset: Annotated[str | None, typer.Option(metavar="NAME", help="Only trials of this dataset.")] = None,
+    limit: RowsOption = None,
 ) -> None:
     """List a job's trials."""
     with connect() as client:
         query = {"status": status, "dataset": dataset}
-        trials = client.pages(path("/api/jobs/{}/trials", job_id), query)
+        trials = islice(client.pages(path("/api/jobs/{}/trials", job_id), query), limit)
         print_list(trials, TRIAL_COLUMNS, flags, identify=lambda trial: str(trial["id"]))
 
 

@@ -24,6 +24,12 @@ objects: one document for a single object or a list, one object a line for a str
 plain amount when final, `at least $X` while it is a lower bound, `-` when nobody has measured it. Unknown
 values are `-`, never 0.
 
+**Which job or trial.** Wherever JOB or TRIAL is taken, the first four or more characters of an id do, if only
+one of your jobs (or of the trials of your last 20 jobs) begins so; `last` is your newest job, and of its
+trials the one that began last.
+
+**Completion.** `evolve --install-completion` sets up your shell's; nothing is installed unasked.
+
 **Exit codes.** 0 done, 1 refused or failed (one line on stderr ends with the error's code), 2 wrong usage,
 130 ended by Ctrl-C. A watched job exits 0 when it COMPLETED, whatever its rewards, and 1 when it was
 cancelled or failed.

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from typing import Annotated
 
 import typer
@@ -12,8 +13,11 @@ from cli.cells import member, members, money, one_line, text
 from cli.client import Client, Json, connect, path
 from cli.options import JobId, JsonFlag, TrialId
 from cli.output import print_json_line, say
+from cli.patience import read_patiently
+from domain.vocabulary import TRIAL_TERMINAL
 
 DATA_CHARS = 140
+FOLLOW_POLL_SEC = 1.0
 TRACE_PAGE = 200
 
 TypeOption = Annotated[str | None, typer.Option("--type", help="Only events of exactly this type.")]
@@ -35,16 +39,36 @@ def print_trace(
     limit: Annotated[
         int, typer.Option("-l", "--limit", min=1, max=1000, help="Events per request, not a total.")
     ] = TRACE_PAGE,
+    follow: Annotated[
+        bool, typer.Option("--follow", "-f", help="Go on with what comes, until the trial is over.")
+    ] = False,
     as_json: JsonFlag = False,
 ) -> None:
     """Print a trial's parsed trace, one line an event: position, type, and its data cut short."""
     query = {"type": type_, "grep": grep, "tail": tail, "cursor": cursor, "limit": limit}
     with connect() as client:
-        for event in trace_events(client, trial_id, query):
+        read = follow_trace if follow else trace_events
+        for event in read(client, trial_id, query):
             if as_json:
                 print_json_line(event)
             else:
                 say(trace_line(event))
+
+
+def follow_trace(
+    client: Client, trial_id: str, query: Json, *, sleep: Callable[[float], None] = time.sleep
+) -> Iterator[Json]:
+    """The filtered trace as it grows, until the trial has ended and all of it was read."""
+    while True:
+        # Asked before the trace is read: what was written before the end is then read.
+        trial = read_patiently(lambda: client.get(path("/api/trials/{}", trial_id)))
+        news = read_patiently(lambda asked=query: list(trace_events(client, trial_id, asked)))
+        yield from news
+        if trial.get("status") in TRIAL_TERMINAL:
+            return
+        if news:
+            query = {**query, "tail": None, "cursor": news[-1].get("seq")}
+        sleep(FOLLOW_POLL_SEC)
 
 
 def trace_events(client: Client, trial_id: str, query: Json) -> Iterator[Json]:

@@ -32,7 +32,7 @@ from cli.client import Client, Json, connect, path
 from cli.derived import regrade_trial, retry_trial
 from cli.errors import CliError
 from cli.jobs import print_stopped, stop_trials
-from cli.options import JsonFlag, OutputDirectory, TrialId
+from cli.options import JsonFlag, OutputDirectory, TrialId, TrialIds
 from cli.output import print_facts, print_json, print_json_line, say
 from cli.packing import refuse_existing, unpack_archive
 from cli.traces import TRACE_PAGE, print_trace, trace_events
@@ -225,12 +225,7 @@ def platform_record(trial: Json) -> Json:
 
 
 @app.command("stop")
-def stop(
-    trial_ids: Annotated[
-        list[str], typer.Argument(metavar="TRIAL...", help="Trial ids.", show_default=False)
-    ],
-    as_json: JsonFlag = False,
-) -> None:
+def stop(trial_ids: TrialIds, as_json: JsonFlag = False) -> None:
     """End trials that are under way; their job goes on."""
     with connect() as client:
         print_stopped(stop_trials(client, trial_ids), as_json=as_json)

@@ -121,6 +121,7 @@ class FakeApi:
     def __init__(self) -> None:
         self.requests: list[Request] = []
         self.scripted: defaultdict[tuple[str, str], deque[Answer]] = defaultdict(deque)
+        self.agents: list[Json] = []
         self.jobs: dict[str, Json] = {}
         self.trials: dict[str, Json] = {}
         self.datasets: dict[str, Json] = {}
@@ -231,6 +232,7 @@ class FakeApi:
         one = "([^/]+)"
         return [
             ("GET", "/api/auth/status", self._auth),
+            ("GET", "/api/meta", lambda _: answer_json({"agents": self.agents})),
             ("GET", "/api/jobs", lambda request: self._page(request, list(self.jobs.values()))),
             ("POST", "/api/jobs", self._create_job),
             ("GET", f"/api/jobs/{one}", lambda _, key: self._one(self.jobs, key, "job_not_found")),
