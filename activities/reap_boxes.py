@@ -5,6 +5,7 @@ from __future__ import annotations
 from activities.ending import end_box
 from activities.sandboxes.base import BoxListing, SandboxProvider
 from activities.trial_context import Hands
+from domain.errors import InfrastructureFailure
 from domain.reaping import FoundBox, LeaseState, Leftover, LeftoverKind, why_reap_box
 from store.database import now
 from store.hosts import mark_gone
@@ -12,23 +13,39 @@ from store.incidents import resolve_vanished
 from store.leftovers import holding_lease, lease_states, over_leases
 
 
-async def reap_boxes(hands: Hands, *, is_dry: bool) -> list[Leftover]:
-    """Boxes that no live trial leases, and leases without a box; the leases' own word is the last."""
+class PartlyDone(Exception):
+    """`found` was reaped; `problems` says what could not be."""
+
+    def __init__(self, found: list[Leftover], problems: list[str]) -> None:
+        super().__init__("; ".join(problems))
+        self.found = found
+
+
+async def reap_boxes(hands: Hands, provider: SandboxProvider, *, is_dry: bool) -> list[Leftover]:
+    """Boxes that no live trial leases, and leases without a box; the leases' own word is the last.
+
+    Raises `PartlyDone` when a box could not be ended, after all others.
+    """
     reaped: list[Leftover] = []
-    listed: set[str] = set()
+    problems: list[str] = []
     looked_at = now()
-    for provider in hands.providers.values():
-        boxes = await provider.list(hands.installation_id)
-        listed |= {box.tag.name for box in boxes}
-        leases = await lease_states(hands.db, [box.tag.name for box in boxes])
-        for box in boxes:
-            why = _why(box, leases.get(box.tag.name))
+    boxes = await provider.list(hands.installation_id)
+    listed = {box.tag.name for box in boxes}
+    leases = await lease_states(hands.db, list(listed))
+    for box in boxes:
+        why = _why(box, leases.get(box.tag.name))
+        try:
             if why is not None and (is_dry or await _end(hands, provider, box)):
                 reaped.append(_leftover(hands, LeftoverKind.BOX, box.tag.name, why))
+        except InfrastructureFailure as failure:
+            problems.append(f"{box.tag.name}: {failure.message}")
     if not is_dry:
         # Somebody else ended those: an operator at the provider, or their lifetime.
-        await resolve_vanished(hands.db, hands.settings.host_id, list(hands.providers), listed, looked_at)
-    return reaped + await _give_back_room(hands, listed, is_dry=is_dry)
+        await resolve_vanished(hands.db, hands.settings.host_id, [provider.name], listed, looked_at)
+    reaped += await _give_back_room(hands, provider, listed, is_dry=is_dry)
+    if problems:
+        raise PartlyDone(reaped, problems)
+    return reaped
 
 
 def _why(box: BoxListing, lease: LeaseState | None) -> str | None:
@@ -36,21 +53,26 @@ def _why(box: BoxListing, lease: LeaseState | None) -> str | None:
 
 
 async def _end(hands: Hands, provider: SandboxProvider, box: BoxListing) -> bool:
-    """Whether it was still to be ended. Its name cannot be leased again before it is gone."""
+    """Whether it is ended by this. Its name cannot be leased again before it is gone.
+
+    One whose delete is refused stays, an incident, and is tried again the next time.
+    """
     name = box.tag.name
     async with holding_lease(hands.db, name) as lease:
         if _why(box, lease) is None:
             return False
-        await end_box(hands.db, provider, box.box_id)
+        is_ended = await end_box(hands.db, provider, box.box_id)
     await mark_gone(hands.db, name)
-    return True
+    return is_ended
 
 
-async def _give_back_room(hands: Hands, listed: set[str], *, is_dry: bool) -> list[Leftover]:
+async def _give_back_room(
+    hands: Hands, provider: SandboxProvider, listed: set[str], *, is_dry: bool
+) -> list[Leftover]:
     """Of boxes that are gone, or were never made."""
     reaped: list[Leftover] = []
     for lease in await over_leases(hands.db, hands.settings.host_id):
-        if lease["name"] in listed or lease["provider"] not in hands.providers:
+        if lease["name"] in listed or lease["provider"] != provider.name:
             continue
         if not is_dry:
             await mark_gone(hands.db, lease["name"])
@@ -59,14 +81,11 @@ async def _give_back_room(hands: Hands, listed: set[str], *, is_dry: bool) -> li
     return reaped
 
 
-async def reap_litter(hands: Hands, *, is_dry: bool) -> list[Leftover]:
+async def reap_litter(hands: Hands, provider: SandboxProvider, *, is_dry: bool) -> list[Leftover]:
     """Pods, networks and builds of dead processes."""
-    reaped: list[Leftover] = []
-    for provider in hands.providers.values():
-        for name in await provider.clear_litter(is_dry=is_dry):
-            subject = f"{provider.name} {name}"
-            reaped.append(_leftover(hands, LeftoverKind.LITTER, subject, "no box and no process needs it"))
-    return reaped
+    why = "no box and no process needs it"
+    names = await provider.clear_litter(is_dry=is_dry)
+    return [_leftover(hands, LeftoverKind.LITTER, f"{provider.name} {name}", why) for name in names]
 
 
 def _leftover(hands: Hands, kind: LeftoverKind, subject: str, why: str) -> Leftover:

@@ -14,15 +14,14 @@ from store.leftovers import image_uses, images_in_use, oldest_live_attempt
 GB = 1024**3
 
 
-async def reap_images(hands: Hands, *, is_dry: bool) -> list[Leftover]:
-    """Each provider's own budget. An image that is wanted again is built again."""
+async def reap_images(hands: Hands, provider: SandboxProvider, *, is_dry: bool) -> list[Leftover]:
+    """Each provider has a budget of its own. An image that is wanted again is built again."""
     reaped: list[Leftover] = []
-    for provider in hands.providers.values():
-        listed = {image.name: image for image in await provider.images()}
-        if sum(image.size_bytes for image in listed.values()) > _bytes(hands.settings.image_budget_gb):
-            for thing in await _images_to_go(hands, provider, listed):
-                if is_dry or await provider.remove_image(thing.name):
-                    reaped.append(_leftover(hands, LeftoverKind.IMAGE, provider.name, thing))
+    listed = {image.name: image for image in await provider.images()}
+    if sum(image.size_bytes for image in listed.values()) > _bytes(hands.settings.image_budget_gb):
+        for thing in await _images_to_go(hands, provider, listed):
+            if is_dry or await provider.remove_image(thing.name):
+                reaped.append(_leftover(hands, LeftoverKind.IMAGE, provider.name, thing))
     return reaped
 
 

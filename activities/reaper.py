@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
 from datetime import timedelta
+from functools import partial
 
 import structlog
 from temporalio import activity
@@ -65,14 +66,13 @@ class Reaper:
     @activity.defn(name=REAP_HOST.name)
     async def reap_host(self, order: ReapOrder) -> ReapReport:
         hands, is_dry = self._hands, order.is_dry
-        return await _reap(
-            {
-                "boxes": lambda: reap_boxes.reap_boxes(hands, is_dry=is_dry),
-                "litter": lambda: reap_boxes.reap_litter(hands, is_dry=is_dry),
-                "images": lambda: reap_disk.reap_images(hands, is_dry=is_dry),
-                "bundles": lambda: reap_disk.reap_bundles(hands, is_dry=is_dry),
-            }
-        )
+        parts: dict[str, Part] = {}
+        for name, provider in hands.providers.items():
+            parts[f"boxes of {name}"] = partial(reap_boxes.reap_boxes, hands, provider, is_dry=is_dry)
+            parts[f"litter of {name}"] = partial(reap_boxes.reap_litter, hands, provider, is_dry=is_dry)
+            parts[f"images of {name}"] = partial(reap_disk.reap_images, hands, provider, is_dry=is_dry)
+        parts["bundles"] = partial(reap_disk.reap_bundles, hands, is_dry=is_dry)
+        return await _reap(parts)
 
     @activity.defn(name=REAP_SHARED.name)
     async def reap_shared(self, order: ReapOrder) -> ReapReport:
@@ -103,6 +103,9 @@ async def _reap(parts: Mapping[str, Part]) -> ReapReport:
         for name, part in parts.items():
             try:
                 found = await part()
+            except reap_boxes.PartlyDone as partly:
+                found = partly.found
+                problems.append(f"{name}: {partly}"[:500])
             except Exception as error:
                 log.warning("a part of the reaper failed", part=name, error=repr(error))
                 problems.append(f"{name}: {type(error).__name__}: {error}"[:500])

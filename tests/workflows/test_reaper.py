@@ -16,8 +16,9 @@ from uuid import uuid4
 import pytest
 
 from activities import reap_workflows
-from activities.sandboxes.base import BoxTag
+from activities.sandboxes.base import BoxListing, BoxTag
 from activities.signatures import ReapOrder, ReapReport
+from domain.errors import ProviderUnreachable
 from domain.reaping import LeftoverKind
 from store import leftovers
 from store.database import now
@@ -40,13 +41,18 @@ HOUR = 3600.0
 
 
 async def reap(platform: Platform, *, is_dry: bool = False) -> ReapReport:
-    """One look around, once the host is known to live."""
-    await until(platform.db, "SELECT EXISTS (SELECT FROM hosts)")
-    report = await platform.client.execute_workflow(
-        ReaperWorkflow.run, ReapOrder(is_dry=is_dry), id=f"reaper-{uuid4()}", task_queue=platform.queue
-    )
+    """One look around in which nothing went wrong."""
+    report = await look_around(platform, is_dry=is_dry)
     assert report.problems == []
     return report
+
+
+async def look_around(platform: Platform, *, is_dry: bool = False) -> ReapReport:
+    """The same whatever went wrong, once the host is known to live."""
+    await until(platform.db, "SELECT EXISTS (SELECT FROM hosts)")
+    return await platform.client.execute_workflow(
+        ReaperWorkflow.run, ReapOrder(is_dry=is_dry), id=f"reaper-{uuid4()}", task_queue=platform.queue
+    )
 
 
 def found(report: ReapReport, kind: LeftoverKind) -> dict[str, str]:
@@ -146,6 +152,30 @@ class TestBoxes:
         assert found(report, LeftoverKind.BOX) == {box: "its trial is over"}
         assert found(report, LeftoverKind.ROOM) == {"never-made": "its trial is over and there is no box"}
         assert await platform.rows("SELECT name FROM box_leases WHERE state <> 'gone'") == []
+
+    async def test_a_box_that_cannot_be_ended_keeps_no_other_back(self, platform: Platform) -> None:
+        both = {await make_box(platform, age_sec=HOUR), await make_box(platform, age_sec=HOUR)}
+        platform.provider.faults.plan("destroy", "reply-lost")
+        report = await look_around(platform)
+        [ended] = found(report, LeftoverKind.BOX)
+        [stuck] = both - {ended}
+        assert report.problems == [f"boxes of local: {stuck}: reply-lost at destroy"]
+        assert boxes(platform) == {stuck}
+        assert set(found(await reap(platform), LeftoverKind.BOX)) == {stuck}
+
+    async def test_room_of_a_provider_that_is_away_is_not_given_back_by_guess(
+        self, platform: Platform, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        async def away(installation_id: str) -> list[BoxListing]:
+            raise ProviderUnreachable("the engine is away")
+
+        await held_job(platform)
+        await platform.rows("UPDATE trials SET status = 'CANCELLED', finished_at = now() - interval '1 hour'")
+        monkeypatch.setattr(platform.provider, "list", away)
+        report = await look_around(platform)
+        assert [problem.partition(":")[0] for problem in report.problems] == ["boxes of local"]
+        assert found(report, LeftoverKind.ROOM) == {}
+        assert len(await platform.rows("SELECT name FROM box_leases WHERE state <> 'gone'")) == 1
 
 
 class TestRefusedDeletes:
