@@ -20,6 +20,7 @@ from activities.sandboxes.base import Box, ProcessKey
 from activities.sandboxes.process import ExitStatus, ProcessSpec
 from activities.sandboxes.process_poll import Stream
 from activities.signatures import RUN_AGENT, AgentEnd, BoxedAttempt
+from activities.silence import watching_silence
 from activities.step_records import members_of_step, step_agent_result
 from activities.traces.base import STRAY_CHARS, StreamReport
 from activities.traces.live import LiveTrace
@@ -97,10 +98,13 @@ class RunAgent:
         name = TrialName(
             trial_id=attempt.trial_id, task_name=context.task_name, attempt_number=attempt.attempt_number
         )
-        async with watching_spend(db, fence, name):
+        async with (
+            watching_spend(db, fence, name),
+            watching_silence(db, fence, self._hands.settings.silent_after_sec) as silence,
+        ):
             secrets = await key_secrets(db, self._hands.secret, attempt.trial_id, attempt.attempt_number)
             followed = Followed(context.process_name(PROCESS), streams, secrets)
-            status = await follow_into_store(db, box, fence, followed, trace)
+            status = await follow_into_store(db, box, fence, followed, trace, silence.heard)
         if status.is_deadline:
             await box.sweep(keep)
         await revoke_keys(db, attempt.trial_id, attempt.attempt_number, "agent")

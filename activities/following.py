@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -38,11 +38,17 @@ class Reader(Protocol):
 
 
 async def follow_into_store(
-    db: Database, box: Box, fence: Fence, followed: Followed, reader: Reader | None = None
+    db: Database,
+    box: Box,
+    fence: Fence,
+    followed: Followed,
+    reader: Reader | None = None,
+    on_output: Callable[[], None] | None = None,
 ) -> ExitStatus:
     """Store output as it comes, up to `STREAM_MAX_BYTES` a stream, until the process has ended.
 
-    Raises `Fenced` when another follower has taken over: nothing may be done to the box then.
+    `on_output` is called for each piece, also for one that is not kept. Raises `Fenced` when another
+    follower has taken over: nothing may be done to the box then.
     """
     offsets = {
         stream: await high_water(db, fence.trial_id, fence.attempt_number, stored)
@@ -55,6 +61,8 @@ async def follow_into_store(
         if isinstance(item, ExitStatus):
             end = item
         else:
+            if on_output is not None:
+                on_output()
             kept = item.data[: max(0, STREAM_MAX_BYTES - item.offset)]
             if kept:
                 await append_chunk(db, fence, followed.streams[item.stream], item.offset, kept)

@@ -67,6 +67,11 @@ class WorkerSettings(JobSettings):
         ge=0,
         description="With less free on a disk that boxes fill, no trial starts on this host until there is.",
     )
+    silent_after_sec: float = Field(
+        default=300.0,
+        gt=0,
+        description="An agent that has written nothing for so long is shown as silent. It is not killed.",
+    )
     reap_every_sec: float = Field(
         default=300.0, ge=10, description="How often what nobody needs any more is looked for."
     )

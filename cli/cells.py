@@ -105,6 +105,12 @@ def elapsed(started_at: Any, finished_at: Any = None, *, now: datetime | None = 
     return clock((end - start).total_seconds())
 
 
+def live_phase(trial: Json) -> str:
+    """Where a trial is; `agent, silent 6:40` while its agent writes nothing."""
+    phase, since = text(trial.get("attempt_phase")), trial.get("x_silent_since")
+    return f"{phase}, silent {elapsed(since)}" if since else phase
+
+
 def clock(seconds: float) -> str:
     """`0:07`, `12:03`, `1:00:05`."""
     whole = max(0, int(seconds))

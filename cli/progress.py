@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from cli.cells import UNKNOWN, number, one_line, reward, text, trial_arm
+from cli.cells import UNKNOWN, live_phase, number, one_line, reward, text, trial_arm
 from cli.client import Json
 from cli.events import JobEvent
 from domain.events import EventType
@@ -48,7 +48,7 @@ class JobProgress:
             if known is None or trial.get("status") not in TRIAL_LIVE:
                 continue
             known.arm = trial_arm(trial)
-            known.phase = text(trial.get("attempt_phase"))
+            known.phase = live_phase(trial)
             known.started_at = trial.get("started_at")
 
     @property

@@ -72,6 +72,7 @@ def trial_facts(trial: Json) -> list[tuple[str, str]]:
         ("status", text(trial.get("status"))),
         ("phase", text(trial.get("attempt_phase"))),
         *_waiting(trial),
+        ("no output since", text(trial.get("x_silent_since"))),
         ("reward", reward(trial.get("reward"))),
         *_named_rewards(trial),
         *(_step(step) for step in members(trial.get("step_results"))),

@@ -24,6 +24,7 @@ from store.database import Database, now
 from store.events import append_events
 from store.fences import Fence, is_settled, lock_trial
 from store.record import attempts_of_group, exception_info, iso, move_status, name_of
+from store.silence import MEMBER as SILENCE
 
 
 @dataclass(frozen=True)
@@ -155,11 +156,13 @@ async def _write_settlement(connection: Any, row: Any, settlement: Settlement, a
         "judge_spend_source": outcome.judge_spend_source,
     }
     await connection.execute(
-        "UPDATE trials SET result = result || $2, reward = $3, finished_at = $4, phase = NULL WHERE id = $1",
+        "UPDATE trials SET result = (result || $2) - $5::text, reward = $3, finished_at = $4, phase = NULL"
+        " WHERE id = $1",
         row["id"],
         members,
         outcome.reward,
         at,
+        SILENCE,
     )
 
 
