@@ -42,6 +42,8 @@ RECORD = Limits(timedelta(seconds=30))
 ACCEPT = Limits(timedelta(seconds=120), HEARTBEAT)
 OPEN_BOX = Limits(timedelta(hours=4), HEARTBEAT)
 FOLLOW = Limits(timedelta(days=25), HEARTBEAT)
+# By so much a follower may outlast what it follows: the end's clearing up, a wait for a verifier's room.
+FOLLOW_MARGIN = timedelta(hours=1)
 CLOSE = Limits(timedelta(minutes=30), HEARTBEAT)
 IMPORT = Limits(timedelta(hours=2), HEARTBEAT)
 BUILD = Limits(timedelta(hours=4), HEARTBEAT)
@@ -49,6 +51,15 @@ BUILD_ON_HOST = Limits(timedelta(hours=4), HEARTBEAT, queued=timedelta(minutes=2
 BUILD_ON_HOST_AGAIN = Limits(timedelta(hours=4), HEARTBEAT, queued=timedelta(minutes=10))
 ARCHIVE = Limits(timedelta(hours=2), HEARTBEAT)
 REAP = Limits(timedelta(minutes=30), HEARTBEAT, queued=timedelta(minutes=2))
+
+
+def following(timeout_sec: float) -> Limits:
+    """Of one try to follow a process: its box keeps the deadline, this is the workflow's own, behind it.
+
+    A try that a hung worker holds for longer is ended, and another takes the process up where it is.
+    """
+    return Limits(timedelta(seconds=timeout_sec) + FOLLOW_MARGIN, HEARTBEAT)
+
 
 RECONCILE_AFTER = timedelta(seconds=60)
 

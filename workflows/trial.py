@@ -34,6 +34,7 @@ with workflow.unsafe.imports_passed_through():
 
 T = TypeVar("T")
 In = TypeVar("In", bound=BaseModel)
+Boxed = TypeVar("Boxed", bound=BoxedAttempt)
 Out = TypeVar("Out", bound=BaseModel)
 
 # Runs that began before this told a breaker of the agent's boxes alone, and nothing of a probe that failed.
@@ -180,9 +181,9 @@ class TrialWorkflow:
         _heed_cancel()
         return ready.problem is None
 
-    async def _follow(self, signature: act.Signature[In, Out], argument: In) -> Out:
+    async def _follow(self, signature: act.Signature[Boxed, Out], argument: Boxed) -> Out:
         """What lasts as long as a process in the box does."""
-        return await self._on_host(signature, argument, options.FOLLOW)
+        return await self._on_host(signature, argument, options.following(argument.timeout_sec))
 
     async def _on_host(self, signature: act.Signature[In, Out], argument: In, limits: options.Limits) -> Out:
         """The long work of the attempt's host. Raises `HostLost` when that is given up meanwhile."""
@@ -290,7 +291,8 @@ class TrialWorkflow:
     async def _verify(self, verify: act.VerifierInput) -> act.VerifierEnd:
         """The agent is over; a verifier that has no box of its own yet is waited for, and the agent kept."""
         while True:
-            end = await self._unless_full(act.RUN_VERIFIER, verify, options.FOLLOW)
+            limits = options.following(verify.timeout_sec)
+            end = await self._unless_full(act.RUN_VERIFIER, verify, limits)
             if end is not None:
                 return end
             verify = verify.model_copy(update={"turn": self._attempt.turn})
