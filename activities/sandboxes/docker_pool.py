@@ -73,6 +73,7 @@ class PodPool:
         self._folder.mkdir(parents=True, exist_ok=True)
         self._lock = (self._folder / self._id).open("w")
         fcntl.flock(self._lock, fcntl.LOCK_EX)
+        self._making: set[str] = set()  # by name: an engine that dies over a create says no id
         self._idle: dict[str, Pod] = {}
         self._claims: dict[str, _Claim] = {}
         self._expiries: dict[str, asyncio.Task[None]] = {}
@@ -91,9 +92,17 @@ class PodPool:
         return None
 
     async def _make(self, mode: NetworkMode) -> Pod:
+        """What is left of a pod that could not be made, or not be removed then, is for the next reclaim."""
+        name = f"evolve-pod-{self._id}-{uuid.uuid4().hex[:8]}"
+        self._making.add(name)
+        try:
+            return await self._make_named(name, mode)
+        finally:
+            self._making.discard(name)
+
+    async def _make_named(self, name: str, mode: NetworkMode) -> Pod:
         network = await self.networks.id_of(mode)
         config = self._host.config(await self._images.pod_image(), network, self._id)
-        name = f"evolve-pod-{self._id}-{uuid.uuid4().hex[:8]}"
         container = await self._docker.containers.create(config, name=name)
         try:
             await container.start()
@@ -133,7 +142,7 @@ class PodPool:
             if error.status == 404:
                 return
             raise
-        if self._is_left(pod_id, details["Config"]["Labels"]):
+        if self._is_left(pod_id, [details["Name"]], details["Config"]["Labels"]):
             await self._remove(pod_id)
 
     async def reclaim(
@@ -144,20 +153,22 @@ class PodPool:
         `pods` are all of the installation, `used` the ids of those that a container has joined. Returns
         their names.
         """
-        left = [pod for pod in pods if pod.id not in used and self._is_left(pod.id, pod["Labels"])]
+        unused = [pod for pod in pods if pod.id not in used]
+        left = [pod for pod in unused if self._is_left(pod.id, pod["Names"] or [], pod["Labels"])]
         if not is_dry:
             for pod in left:
                 await self._remove(pod.id)
         return [f"pod {pod.id[:12]}" for pod in left]
 
-    def _is_left(self, pod_id: str, labels: Mapping[str, str]) -> bool:
+    def _is_left(self, pod_id: str, names: Collection[str], labels: Mapping[str, str]) -> bool:
         if labels.get(INSTALLATION) != self._host.installation_id:
             return False
         if labels.get(POOL) != self._id:
             return not self._lives(labels.get(POOL, ""))
+        if pod_id in self._idle or any(name.lstrip("/") in self._making for name in names):
+            return False
         claim = self._claims.get(pod_id)
-        is_awaited = claim is None or time.monotonic() - claim.since < CLAIM_SEC
-        return pod_id not in self._idle and not is_awaited
+        return claim is None or time.monotonic() - claim.since >= CLAIM_SEC
 
     async def _remove(self, pod_id: str) -> None:
         self._claims.pop(pod_id, None)

@@ -20,7 +20,7 @@ from activities.sandboxes.base import PIDS_LIMIT, Box, BoxSpec, BoxTag, ImageRef
 from activities.sandboxes.docker import DockerProvider
 from activities.sandboxes.docker_engine import connect, docker_engine
 from activities.sandboxes.process import Chunk, ExitStatus, ProcessSpec
-from domain.errors import DeleteRefused, ProviderCreateFailure, SandboxDeath
+from domain.errors import DeleteRefused, ProviderCreateFailure, ProviderUnreachable, SandboxDeath
 from tests.activities import docker_creator
 from tests.activities.box_conformance import (
     Bench,
@@ -130,6 +130,27 @@ async def test_what_a_dead_worker_left_unused_is_removed_by_the_next(
     assert await provider.clear_litter(is_dry=False) == named
     assert pod not in await _ids(bench)
     await dead.close()
+
+
+async def test_a_pod_that_an_engine_made_and_died_over_is_removed_once_it_is_back(
+    provider: DockerProvider, bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def die(*_: object, **__: object) -> None:
+        raise DockerError(900, "Cannot connect to Docker Engine")
+
+    living = await open_provider(bench.installation_id, provider.state_dir.parent)
+    before = await _ids(bench)
+    try:
+        with monkeypatch.context() as away:
+            away.setattr(DockerContainer, "start", die)
+            away.setattr(DockerContainer, "delete", die)
+            with pytest.raises(ProviderUnreachable):
+                await Bench(living, bench.image, bench.installation_id).box()
+        [pod] = set(await _ids(bench)) - set(before)
+        assert await living.clear_litter(is_dry=False) == [f"pod {pod[:12]}"]
+        assert await _ids(bench) == before
+    finally:
+        await living.close()
 
 
 async def test_an_idle_pod_serves_the_next_box(bench: Bench) -> None:
