@@ -225,6 +225,10 @@ class ChaoticProvider(FastProvider):
             listings = [listing for listing in listings if not self._is_new(listing.box_id)]
         return [*listings, *await self._real.list(installation_id)]
 
+    async def clear_litter(self, *, is_dry: bool) -> list[str]:
+        fast = await super().clear_litter(is_dry=is_dry)
+        return [*fast, *await self._real.clear_litter(is_dry=is_dry)]
+
     def _is_new(self, box_id: str) -> bool:
         tag = self.boxes / box_id / "tag.json"
         return tag.exists() and time.time() - tag.stat().st_mtime < NEW_BOX_SEC

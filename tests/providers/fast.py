@@ -348,7 +348,12 @@ class FastProvider:
         (self.boxes / box_id / "stopped").touch()
 
     async def clear_litter(self, *, is_dry: bool) -> list[str]:
-        return []
+        """What dead processes were removing."""
+        found = [path for path in self.boxes.glob(".*.*") if not _lives(path.suffix.removeprefix("."))]
+        if not is_dry:
+            for path in found:
+                shutil.rmtree(path, ignore_errors=True)
+        return [f"trash {path.name}" for path in found]
 
     async def images(self) -> list[ImageListing]:
         """One for each file in `images` beside the boxes: as large, and as old."""
@@ -374,6 +379,10 @@ class FastProvider:
 
     async def close(self) -> None:
         return
+
+
+def _lives(pid: str) -> bool:
+    return Path("/proc", pid).exists()
 
 
 def _time_of(path: Path) -> datetime:
