@@ -136,6 +136,10 @@ def _circuit_broken(progress: JobProgress, data: Json) -> str:
     return progress.line("given up", data, why, f"{text(data.get('retries_unused'))} retries unused")
 
 
+def _waiting(progress: JobProgress, data: Json) -> str:
+    return progress.line("waiting", data, f"for {text(data.get('waiting_for'))}")
+
+
 _TELLERS: Mapping[str, Callable[[JobProgress, Json], str]] = MappingProxyType(
     {
         EventType.JOB_CREATED: _created,
@@ -149,6 +153,7 @@ _TELLERS: Mapping[str, Callable[[JobProgress, Json], str]] = MappingProxyType(
         EventType.TRIAL_SETTLED: _settled,
         EventType.TRIAL_RETRYING: _retrying,
         EventType.TRIAL_RETRY_CIRCUIT_BROKEN: _circuit_broken,
+        EventType.TRIAL_WAITING: _waiting,
     }
 )
 

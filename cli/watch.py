@@ -21,6 +21,7 @@ from cli.events import JobEvent, follow_job
 from cli.output import hint, is_terminal, print_json_line, say
 from cli.patience import read_patiently, tell_break
 from cli.progress import JobProgress, outcome_tally
+from domain.events import EventType
 from domain.vocabulary import JobStatus
 
 if TYPE_CHECKING:
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 REFRESH_SEC = 0.5
 POLL_SEC = 2.0
 LINES_AROUND_TRIALS = 8
+_NOT_FOR_SCREENS = (EventType.TRIAL_RUNNING, EventType.TRIAL_SCORING, EventType.TRIAL_WAITING)
 
 
 def watch_job(client: Client, job_id: str, *, as_json: bool, quiet: bool) -> None:
@@ -87,7 +89,7 @@ class _LiveView:
             while (arrivals := self._arrived()) is not None:
                 for event in arrivals:
                     line = self.progress.apply(event)
-                    if line is not None and not event.type.endswith(("trial.running", "trial.scoring")):
+                    if line is not None and event.type not in _NOT_FOR_SCREENS:
                         console.print(Text(line, no_wrap=True, overflow="ellipsis"))
                 if time.monotonic() >= next_poll:
                     self._poll()

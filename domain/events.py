@@ -1,4 +1,4 @@
-"""The job stream's events, payload by payload (contract §4.4).
+"""The job stream's events, payload by payload (contract §4.4; `trial.waiting` is ours).
 
 Each event carries a `key` that is unique in its job: appending the same key again is a no-op, so an
 activity that is tried twice tells its story once.
@@ -29,6 +29,8 @@ class EventType(StrEnum):
     TRIAL_SETTLED = "trial.settled"
     TRIAL_RETRYING = "trial.retrying"
     TRIAL_RETRY_CIRCUIT_BROKEN = "trial.retry_circuit_broken"
+    TRIAL_WAITING = "trial.waiting"
+    """Beyond the contract's: its clients pass on what they do not know."""
 
 
 TERMINAL_EVENTS = frozenset({EventType.JOB_COMPLETED, EventType.JOB_CANCELLED, EventType.JOB_FAILED})
@@ -138,6 +140,17 @@ def trial_settled(
     if attempt_phase is not None:
         data["attempt_phase"] = attempt_phase.value
     return _trial_event(EventType.TRIAL_SETTLED, trial, data)
+
+
+def trial_waiting(trial: TrialName, *, waiting_for: str, since: str) -> NewEvent:
+    """A wait for room or for the provider's capacity begins; once a wait."""
+    data = {
+        "trial_id": trial.trial_id,
+        "task_name": trial.task_name,
+        "waiting_for": waiting_for,
+        "since": since,
+    }
+    return _trial_event(EventType.TRIAL_WAITING, trial, data, suffix=f"/{since}")
 
 
 class SpendReading(BaseModel):

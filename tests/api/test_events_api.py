@@ -10,6 +10,7 @@ import pytest
 
 from api import sse
 from store import record
+from store.capacity_waits import note_wait
 from tests.api.conftest import Api
 from tests.api.seeding import add_dataset, run_job, settle_trial, start_trial
 
@@ -116,6 +117,29 @@ async def test_the_published_client_goes_on_after_the_server_was_cut(api: Api):
     await record.finish_job(api.db, job_id)
     await asyncio.wait_for(following, 30)
     assert [event.seq for event in seen] == list(range(1, len(seen) + 1))
+    assert seen[-1].type == "job.completed"
+
+
+async def test_a_wait_is_told_once_and_the_published_client_passes_it_on(api: Api):
+    job_id = await new_job(api)
+    await record.start_job(api.db, job_id)
+    pool = await api.db.pool()
+    rows = await pool.fetch("SELECT * FROM trials WHERE job_id = $1 ORDER BY index", job_id)
+    for waiting_for in ("room", "room", "more room"):
+        async with api.db.transaction() as connection:
+            row = await connection.fetchrow("SELECT * FROM trials WHERE id = $1 FOR UPDATE", rows[0]["id"])
+            await note_wait(connection, row, waiting_for)
+    for row in rows:
+        await settle_trial(api.db, row, 1.0)
+    await record.finish_job(api.db, job_id)
+    seen = [event async for event in api.published().jobs.watch(job_id)]
+    [wait] = [event for event in seen if str(event.type) == "trial.waiting"]
+    assert wait.data == {
+        "trial_id": rows[0]["id"],
+        "task_name": rows[0]["task_name"],
+        "waiting_for": "room",
+        "since": wait.data["since"],
+    }
     assert seen[-1].type == "job.completed"
 
 

@@ -26,6 +26,8 @@ _NEXT: Mapping[str | None, frozenset[str | None]] = {
     "trial.retry_circuit_broken": frozenset({None}),
 }
 
+_BESIDE = frozenset({"trial.spend", "trial.waiting"})  # at any moment of an attempt
+
 
 @dataclass(frozen=True)
 class Evidence:
@@ -183,7 +185,7 @@ def each_attempt_number_settles_once(evidence: Evidence) -> list[str]:
     for job in evidence.jobs:
         story: dict[str, list[dict[str, Any]]] = defaultdict(list)
         for event in evidence.events[job["id"]]:
-            if event["type"].startswith("trial.") and event["type"] != "trial.spend":
+            if event["type"].startswith("trial.") and event["type"] not in _BESIDE:
                 story[event["payload"]["trial_id"]].append(event)
         n_silent = 0
         for trial in evidence.trials[job["id"]]:

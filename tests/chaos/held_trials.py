@@ -113,7 +113,8 @@ class HeldTrials:
 
     def _faults_of_events(self, row: dict[str, Any]) -> list[str]:
         events = self.ground.platform.rows(
-            "SELECT type FROM job_events WHERE job_id = $1 AND payload ->> 'trial_id' = $2 ORDER BY seq",
+            "SELECT type FROM job_events WHERE job_id = $1 AND payload ->> 'trial_id' = $2"
+            " AND type <> 'trial.waiting' ORDER BY seq",
             row["job_id"],
             row["id"],
         )

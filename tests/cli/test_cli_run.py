@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 
 from cli import patience
+from cli.events import JobEvent
+from cli.progress import JobProgress
 from tests.cli.conftest import Evolve
 from tests.cli.fake_api import Answer, FakeApi, answer_json, job, refusal, trial
 
@@ -277,6 +279,13 @@ def test_a_watch_in_a_pipe_tells_each_event_and_ends_with_the_results(
         ["hello-file", "0.0"],
         ["c-build", "INFRASTRUCTURE_ERROR"],
     ]
+
+
+def test_a_wait_is_a_line_of_its_own() -> None:
+    data = {"trial_id": "t1", "task_name": "hello-file", "waiting_for": "429: try later", "since": "now"}
+    line = JobProgress(job("job-1")).apply(JobEvent(2, "trial.waiting", data))
+    assert line is not None
+    assert line.endswith("waiting    hello-file  t1  for 429: try later")
 
 
 def test_results_are_waited_for_when_the_server_restarts_after_the_last_event(

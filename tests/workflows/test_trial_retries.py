@@ -243,7 +243,10 @@ async def test_a_provider_without_capacity_is_waited_for_and_that_is_no_retry(
     assert (wait["n_refusals"], wait["waiting_for"]) == (5, "429 at create")
     assert wait["waited_sec"] > 0
     assert wait["until"] is not None
-    assert [kind for kind, _ in await events(platform)] == ["running", "scoring", "settled"]
+    told = await events(platform)
+    assert [kind for kind, _ in told] == ["running", *["waiting"] * 5, "scoring", "settled"]
+    assert told[1][1]["waiting_for"] == "429 at create"
+    assert len({data["since"] for kind, data in told if kind == "waiting"}) == 5
     assert await left_behind(platform) == []
 
 
