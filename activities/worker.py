@@ -143,9 +143,48 @@ def deployment_of(settings: WorkerSettings) -> WorkerDeploymentConfig | None:
 
 def make_workers(client: Client, settings: WorkerSettings, hands: Hands, side: WorkflowSide) -> list[Worker]:
     """The three queues that this process serves."""
-    jobs, imports, prepare, close = Jobs(hands), Imports(hands), Prepare(hands), CloseTrial(hands)
-    health, reaper = ProviderHealthActivities(hands), Reaper(hands, side.queue)
-    shared: list[Any] = [
+    close, reaper = CloseTrial(hands), Reaper(hands, side.queue)
+    options: dict[str, Any] = {
+        "interceptors": [FailureInterceptor()],
+        "max_heartbeat_throttle_interval": HEARTBEAT_THROTTLE,
+        "default_heartbeat_throttle_interval": HEARTBEAT_THROTTLE,
+        "graceful_shutdown_timeout": timedelta(0),
+    }
+    return [
+        Worker(
+            client,
+            task_queue=side.queue,
+            workflows=side.workflows,
+            workflow_runner=side.runner,
+            # Any other error is a bug of the code: its task is tried until a worker with better code comes.
+            workflow_failure_exception_types=[EvolveError, ValidationError],
+            activities=_shared(hands, close, reaper),
+            deployment_config=deployment_of(settings),
+            max_concurrent_activities=SHORT_SLOTS,
+            **options,
+        ),
+        Worker(
+            client,
+            task_queue=host_queue(settings.host_id),
+            activities=[close.close_trial, reaper.reap_host],
+            max_concurrent_activities=SHORT_SLOTS,
+            **options,
+        ),
+        Worker(
+            client,
+            task_queue=host_follow_queue(settings.host_id),
+            activities=_following(hands),
+            max_concurrent_activities=FOLLOWERS,
+            **options,
+        ),
+    ]
+
+
+def _shared(hands: Hands, close: CloseTrial, reaper: Reaper) -> list[Any]:
+    """What any worker can do."""
+    jobs, imports, prepare = Jobs(hands), Imports(hands), Prepare(hands)
+    health = ProviderHealthActivities(hands)
+    return [
         jobs.accept,
         jobs.find_silent,
         jobs.cancel,
@@ -169,45 +208,15 @@ def make_workers(client: Client, settings: WorkerSettings, hands: Hands, side: W
         reaper.find_hosts,
         reaper.reap_shared,
     ]
-    follow: list[Any] = [
+
+
+def _following(hands: Hands) -> list[Any]:
+    """The long work of boxes on this host, and of the images that they are made of."""
+    return [
         OpenBox(hands).open_box,
         PrepareStep(hands).prepare_step,
         RunAgent(hands).run_agent,
         RunVerifier(hands).run_verifier,
         RegradeTrial(hands).regrade_trial,
-        imports.build,
-    ]
-    options: dict[str, Any] = {
-        "interceptors": [FailureInterceptor()],
-        "max_heartbeat_throttle_interval": HEARTBEAT_THROTTLE,
-        "default_heartbeat_throttle_interval": HEARTBEAT_THROTTLE,
-        "graceful_shutdown_timeout": timedelta(0),
-    }
-    return [
-        Worker(
-            client,
-            task_queue=side.queue,
-            workflows=side.workflows,
-            workflow_runner=side.runner,
-            # Any other error is a bug of the code: its task is tried until a worker with better code comes.
-            workflow_failure_exception_types=[EvolveError, ValidationError],
-            activities=shared,
-            deployment_config=deployment_of(settings),
-            max_concurrent_activities=SHORT_SLOTS,
-            **options,
-        ),
-        Worker(
-            client,
-            task_queue=host_queue(settings.host_id),
-            activities=[close.close_trial, reaper.reap_host],
-            max_concurrent_activities=SHORT_SLOTS,
-            **options,
-        ),
-        Worker(
-            client,
-            task_queue=host_follow_queue(settings.host_id),
-            activities=follow,
-            max_concurrent_activities=FOLLOWERS,
-            **options,
-        ),
+        Imports(hands).build,
     ]
