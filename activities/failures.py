@@ -45,6 +45,7 @@ TRANSIENT = (
     OSError,
     asyncpg.PostgresConnectionError,
     asyncpg.InterfaceError,
+    asyncpg.InternalClientError,  # the server died in the middle of a word
     asyncpg.OperatorInterventionError,  # the server is shutting down or starting
     asyncpg.InsufficientResourcesError,
     asyncpg.TransactionRollbackError,  # deadlock, serialization

@@ -6,6 +6,7 @@ import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
+import asyncpg
 import pytest
 
 from activities.bundles import AgentInstallFailed
@@ -15,6 +16,7 @@ from activities.own_agents import AgentBuildCut, AgentBuildFailed
 from domain.causes import INSTALL_FAILURES
 from domain.errors import InfrastructureFailure, SandboxDeath
 from store.blobs import Blobs
+from store.outages import is_database_away
 
 
 @pytest.fixture
@@ -39,6 +41,13 @@ async def test_a_blob_that_is_not_there_is_not_waited_for(blobs: Blobs) -> None:
     with pytest.raises(FileNotFoundError) as absent:
         await blobs.get("trials/t/out")
     assert not is_transient(absent.value)
+
+
+def test_a_connection_that_postgres_left_in_the_middle_of_a_word_is_an_outage() -> None:
+    """Seen in a storm: the API answered 500 to what it should have had asked again."""
+    error = asyncpg.InternalClientError("cannot switch to state 12; another operation (2) is in progress")
+    assert is_transient(error)
+    assert is_database_away(error)
 
 
 def test_a_failure_of_ours_is_final_and_says_its_class() -> None:
