@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 from uuid import uuid4
@@ -82,7 +83,19 @@ async def retry_trial(db: Database, caller: Caller, trial_id: str, idempotency_k
     """A new job over one trial: what `retry_job` does with its name, and the same under one key."""
     trial = await find_trial(db, caller, trial_id)
     asked = Asked("retry", lambda source: select_retry_of_one(source, trial_id), idempotency_key)
-    return await _derive(db, caller, trial["job_id"], asked)
+    with naming_the_trial(trial_id):
+        return await _derive(db, caller, trial["job_id"], asked)
+
+
+@contextmanager
+def naming_the_trial(trial_id: str) -> Iterator[None]:
+    """A trial whose job is deleted between two looks is not found: who named the trial knows no job."""
+    try:
+        yield
+    except ApiError as error:
+        if error.code != "job_not_found":
+            raise
+        raise ApiError("trial_not_found", f"No trial {trial_id}.") from error
 
 
 async def _derive(db: Database, caller: Caller, source_job_id: str, asked: Asked) -> Accepted:

@@ -22,7 +22,7 @@ from domain.tasks import EnvValue
 from store.accept import resolve_version
 from store.accounts import Caller
 from store.database import Database
-from store.derived import Chosen, insert_derived, lock_source
+from store.derived import Chosen, insert_derived, lock_source, naming_the_trial
 from store.new_job import Accepted
 from store.trial_reads import find_trial
 from store.verifier_inputs import MEMBER
@@ -66,13 +66,14 @@ async def regrade_trial(
 ) -> Accepted:
     """A new job over one trial; raises what `select_regrade_of_one` does, and `trial_not_found`."""
     trial = await find_trial(db, caller, trial_id)
-    return await _regrade(
-        db,
-        caller,
-        trial["job_id"],
-        request.with_tests,
-        lambda source, kept: select_regrade_of_one(source, kept, trial_id),
-    )
+    with naming_the_trial(trial_id):
+        return await _regrade(
+            db,
+            caller,
+            trial["job_id"],
+            request.with_tests,
+            lambda source, kept: select_regrade_of_one(source, kept, trial_id),
+        )
 
 
 async def _regrade(
