@@ -12,6 +12,7 @@ from activities import close
 from store.incidents import list_incidents
 from tests.factories import task_files
 from tests.workflows.conftest import Platform
+from tests.workflows.test_reaper import reap
 from workflows import names
 
 
@@ -50,6 +51,11 @@ async def test_a_box_that_cannot_be_ended_takes_no_score_and_is_an_incident(
     assert lease["state"] == "ending"
     files = await platform.rows("SELECT path FROM trial_files")
     assert "verifier/test-stdout.txt" in {file["path"] for file in files}
+    monkeypatch.undo()
+    await platform.rows("UPDATE trials SET finished_at = now() - interval '1 hour'")
+    await reap(platform)
+    assert await list_incidents(platform.db, is_open_only=True) == []
+    assert await platform.rows("SELECT DISTINCT state FROM box_leases") == [{"state": "gone"}]
 
 
 async def test_outputs_that_a_failed_close_did_not_keep_are_told(
