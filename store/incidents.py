@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from datetime import datetime
+from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Any
 
@@ -42,6 +42,7 @@ class Incident(Row, table=True):
 
 
 MESSAGE_MAX_CHARS = 1000
+UNMET_FOR = timedelta(days=1)
 _NOTE = """
 INSERT INTO incidents (kind, subject, message, n_times, first_at, last_at)
 VALUES ($1, $2, $3, 1, now(), now())
@@ -53,8 +54,10 @@ UPDATE incidents SET resolved_at = now() WHERE kind = ANY($1) AND subject = $2 A
 """
 _RESOLVE_VANISHED = """
 UPDATE incidents i SET resolved_at = now()
-FROM box_leases b WHERE b.name = i.subject AND b.host_id = $2 AND b.provider = ANY($3)
-  AND i.kind = ANY($1) AND i.resolved_at IS NULL AND i.last_at < $5 AND NOT (i.subject = ANY($4))
+WHERE i.kind = ANY($1) AND i.resolved_at IS NULL AND i.last_at < $5 AND NOT (i.subject = ANY($4)) AND (
+  EXISTS (SELECT FROM box_leases b WHERE b.name = i.subject AND b.host_id = $2 AND b.provider = ANY($3))
+  OR i.last_at < now() - $6::interval AND NOT EXISTS (SELECT FROM box_leases b WHERE b.name = i.subject)
+)
 """
 
 
@@ -73,10 +76,14 @@ async def resolve_incident(db: Database, subject: str, *kinds: IncidentKind) -> 
 async def resolve_vanished(
     db: Database, host_id: str, providers: Collection[str], there: Collection[str], looked_at: datetime
 ) -> None:
-    """Boxes of a host's providers that could not be ended, and were not there at `looked_at`."""
+    """Boxes of a host's providers that could not be ended, and were not there at `looked_at`.
+
+    Whose box one without a lease was (an agent's build has none) nobody knows: a host that has it still would
+    have tried to end it within `UNMET_FOR`.
+    """
     kinds = [kind.value for kind in BOX_KINDS]
     pool = await db.pool()
-    await pool.execute(_RESOLVE_VANISHED, kinds, host_id, list(providers), list(there), looked_at)
+    await pool.execute(_RESOLVE_VANISHED, kinds, host_id, list(providers), list(there), looked_at, UNMET_FOR)
 
 
 async def list_incidents(db: Database, *, is_open_only: bool) -> list[Any]:

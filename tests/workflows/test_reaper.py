@@ -22,7 +22,7 @@ from domain.errors import ProviderUnreachable
 from domain.reaping import LeftoverKind
 from store import leftovers
 from store.database import now
-from store.incidents import list_incidents
+from store.incidents import IncidentKind, list_incidents, note_incident
 from store.installation import installation_id
 from store.keys import key_text
 from store.server_secret import ServerSecret
@@ -214,6 +214,17 @@ class TestRefusedDeletes:
         shutil.rmtree(platform.provider.boxes / box)
         await reap(platform, is_dry=True)
         assert len(await list_incidents(platform.db, is_open_only=True)) == 1
+        await reap(platform)
+        assert await list_incidents(platform.db, is_open_only=True) == []
+
+    async def test_one_without_a_lease_is_over_when_nobody_has_met_it_for_a_day(
+        self, platform: Platform
+    ) -> None:
+        await note_incident(platform.db, IncidentKind.DELETE_REFUSED, "of-a-build", "403")
+        await platform.rows("UPDATE incidents SET last_at = now() - interval '23 hours'")
+        await reap(platform)
+        assert len(await list_incidents(platform.db, is_open_only=True)) == 1
+        await platform.rows("UPDATE incidents SET last_at = now() - interval '25 hours'")
         await reap(platform)
         assert await list_incidents(platform.db, is_open_only=True) == []
 
