@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import Index
+from sqlalchemy import Index, text
 from sqlmodel import Field, col, select
 
 from domain.errors import ProviderCreateFailure
@@ -43,7 +43,8 @@ class BoxLease(Row, table=True):
     """
 
     __tablename__ = "box_leases"
-    __table_args__ = (Index("box_leases_of_host", "host_id", "state"),)
+    # What was ever leased stays as a row: who looks for taken room must not read all of it.
+    __table_args__ = (Index("box_leases_taken", "host_id", postgresql_where=text("state <> 'gone'")),)
     name: str = Field(primary_key=True)
     host_id: str
     provider: str

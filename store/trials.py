@@ -27,6 +27,7 @@ class Trial(Row, table=True):
         Index("trials_of_job", "job_id", "index", unique=True),
         Index("trials_of_job_by_status", "job_id", "status", "index"),
         Index("trials_of_job_by_task", "job_id", "source", "task_name"),
+        Index("trials_ended", "finished_at"),
     )
     id: str = Field(primary_key=True)
     job_id: str = Field(foreign_key="jobs.id", ondelete="CASCADE")

@@ -236,3 +236,19 @@ async def test_the_trials_of_a_dropped_host_are_lost_though_nobody_else_lives(tr
     assert await drop_host(a.db, "here")
     assert await lost(a.db) == [(a.trial_id, "here")]
     assert (await a.leased(), await b.leased()) == ([a.agents], [])
+
+
+async def test_a_placement_does_not_read_what_was_ever_leased(trials: list[Trial]) -> None:
+    pool = await trials[0].db.pool()
+    await pool.execute(
+        "INSERT INTO box_leases (name, host_id, provider, trial_id, attempt_number, cpus, memory_mb, state,"
+        " reserved_at, gone_at) SELECT 'old-' || n, 'here', 'docker', 'old-' || n, 1, 1, 1, 'gone', now(), now()"
+        " FROM generate_series(1, 5000) n"
+    )
+    await pool.execute("ANALYZE box_leases")
+    async with trials[0].db.transaction() as connection:
+        await reserve_room(connection, trials[0].room(trials[0].agents, 1000), 1)
+        n_read = await connection.fetchval(
+            "SELECT seq_tup_read + idx_tup_fetch FROM pg_stat_xact_user_tables WHERE relname = 'box_leases'"
+        )
+    assert n_read < 10
