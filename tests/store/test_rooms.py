@@ -242,8 +242,8 @@ async def test_a_placement_does_not_read_what_was_ever_leased(trials: list[Trial
     pool = await trials[0].db.pool()
     await pool.execute(
         "INSERT INTO box_leases (name, host_id, provider, trial_id, attempt_number, cpus, memory_mb, state,"
-        " reserved_at, gone_at) SELECT 'old-' || n, 'here', 'docker', 'old-' || n, 1, 1, 1, 'gone', now(), now()"
-        " FROM generate_series(1, 5000) n"
+        " reserved_at, gone_at) SELECT 'old-' || n, 'here', 'docker', 'old-' || n, 1, 1, 1, 'gone', now(),"
+        " now() FROM generate_series(1, 5000) n"
     )
     await pool.execute("ANALYZE box_leases")
     async with trials[0].db.transaction() as connection:
