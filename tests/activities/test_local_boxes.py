@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import signal
 import subprocess
@@ -173,7 +174,8 @@ async def _killed(program: str, *arguments: str) -> None:
     )
     assert worker.stdout is not None
     assert await worker.stdout.readline() == b"now\n"
-    os.killpg(worker.pid, signal.SIGKILL)
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(worker.pid, signal.SIGKILL)
     await worker.wait()
 
 
@@ -199,17 +201,26 @@ async def test_a_worker_killed_in_the_middle_of_a_create_leaves_nothing_unfound(
     await eventually(lambda: not leftovers(state_dir))
 
 
+# Dies in the middle of a build, by its own hand: whoever waits for a word may kill it between two.
 BUILDER = """
-import asyncio, sys
+import asyncio, os, signal, sys
 from pathlib import Path
 from activities.sandboxes.local import LocalProvider
 from tests.activities.local_bench import image_request
 
 async def main(state_dir, folder):
     provider = LocalProvider(Path(state_dir), Path(state_dir) / "gw" / "gateway.sock")
-    asyncio.get_running_loop().call_later(0.15, lambda: print("now", flush=True))
+    asyncio.create_task(die(provider))
     while True:
         await provider.ensure_image(image_request(Path(folder), "FROM any\\nWORKDIR /x\\n"))
+
+async def die(provider):
+    while True:
+        begun = set(provider._host.build_names())
+        await asyncio.sleep(0.03)
+        if begun & set(provider._host.build_names()):
+            print("now", flush=True)
+            os.kill(os.getpid(), signal.SIGKILL)
 
 asyncio.run(main(*sys.argv[1:]))
 """

@@ -72,9 +72,14 @@ async def outcome(
 
 async def running(box: Any, *, words: str) -> None:
     """Return when a process with these words runs in the box."""
-    found = False
-    while not found:
-        found = any(words in each.command for each in await box.processes())
+    while not any(words in each.command for each in await box.processes()):
+        pass
+
+
+async def sleepers(box: Any, count: int) -> None:
+    """Return when so many `sleep 600` run in the box, themselves and not who is to start them."""
+    while [each.command for each in await box.processes()].count("sleep 600") < count:
+        pass
 
 
 async def test_output_exit_code_and_times_are_told(seen: Any) -> None:
@@ -245,7 +250,7 @@ async def test_what_a_command_leaves_running_goes_on(box: Box) -> None:
 async def test_a_cancel_ends_all_and_the_follower_is_told(seen: Any) -> None:
     keep = await process.baseline(seen)
     await process.start(seen, script("sleep 600 & setsid sleep 600 & sleep 600"))
-    await running(seen, words="sleep 600")
+    await sleepers(seen, 3)
     following = asyncio.create_task(outcome(seen))
     assert await process.cancel(seen, keep) >= 4
     _, _, end = await following
