@@ -274,7 +274,16 @@ def _faults_of_upstream(evidence: Evidence) -> list[str]:
 
 
 def no_key_outlives_its_trial(evidence: Evidence) -> list[str]:
-    return [f"key {key['id']} lives" for key in evidence.keys if key["revoked_at"] is None]
+    """Revoked before the trial settled, not by whoever looked for what was left over after it."""
+    ends = {trial["id"]: trial["finished_at"] for rows in evidence.trials.values() for trial in rows}
+    wrong: list[str] = []
+    for key in evidence.keys:
+        end = ends.get(key["trial_id"])
+        if key["revoked_at"] is None:
+            wrong.append(f"key {key['id']} lives")
+        elif end is not None and key["revoked_at"] > end:
+            wrong.append(f"key {key['id']} was revoked at {key['revoked_at']}, its trial ended at {end}")
+    return wrong
 
 
 CHECKS: tuple[Callable[[Evidence], list[str]], ...] = (

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from copy import deepcopy
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -90,7 +90,15 @@ def _group() -> dict[str, Any]:
 
 
 def _key() -> dict[str, Any]:
-    return {"id": "k", "job_id": JOB_ID, "spent_nanos": 8, "held_nanos": 0, "n_open": 0, "revoked_at": AT}
+    return {
+        "id": "k",
+        "job_id": JOB_ID,
+        "trial_id": TRIAL,
+        "spent_nanos": 8,
+        "held_nanos": 0,
+        "n_open": 0,
+        "revoked_at": AT,
+    }
 
 
 def wrong(of: Evidence) -> set[str]:
@@ -163,6 +171,7 @@ def _trials(of: Evidence) -> Rows:
         (_with(lambda of: of.credits, balance_nanos=91), "money_adds_up"),
         (lambda of: of.calls.pop(1), "money_adds_up"),
         (_with(lambda of: of.keys, revoked_at=None), "no_key_outlives_its_trial"),
+        (_with(lambda of: of.keys, revoked_at=AT + timedelta(seconds=1)), "no_key_outlives_its_trial"),
     ],
 )
 def test_a_fault_is_seen(change: Callable[[Evidence], Any], check: str) -> None:
