@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib import import_module
 from importlib.metadata import version
-from typing import Annotated, Any
+from typing import Annotated, Any, NoReturn
 
 import typer
 
@@ -19,6 +21,8 @@ from domain.errors import EvolveError
 ABOUT = "Evaluate coding agents: durable jobs, honest scores, honest money."
 # What a shell's completion, once `--install-completion` has set it up, calls us with: bash, and the others.
 TYPED_WORDS = ("COMP_WORDS", "_TYPER_COMPLETE_ARGS")
+
+SDK = "temporalio.bridge.temporal_sdk_bridge"
 
 
 @dataclass(frozen=True)
@@ -119,5 +123,32 @@ def _not_loaded() -> None:
     """Stands for a command that was not called."""
 
 
+def console() -> NoReturn:
+    """`evolve`, as a process: `main`, and an end that no library can spoil."""
+    code: object = 0
+    try:
+        main()
+    except SystemExit as end:
+        code = end.code
+    leave(code)
+
+
+def leave(code: object) -> NoReturn:
+    """End the process with the code that `sys.exit` was given.
+
+    Threads of Temporal's SDK were seen to crash a Python that is taking itself down (SIGABRT, SIGSEGV),
+    after all was done and said: where the SDK was used nothing is taken down.
+    """
+    if SDK not in sys.modules:
+        sys.exit(code if code is None or isinstance(code, int | str) else 1)
+    if isinstance(code, str):
+        typer.echo(code, err=True)
+    logging.shutdown()
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError, ValueError):  # its reader has left, or it is closed
+            stream.flush()
+    os._exit(code if isinstance(code, int) else 0 if code is None else EXIT_FAILED)
+
+
 if __name__ == "__main__":
-    main()
+    console()

@@ -7,11 +7,11 @@ import shutil
 import signal
 import subprocess
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from tests.cli.stack_harness import is_alive, wait_until
+from tests.cli.stack_harness import wait_until
 
 IMAGE = "evolve-test/debian:bookworm"
 PATIENCE_SEC = 60.0
@@ -89,11 +89,18 @@ class OwnEngine:
                 is_its = f"{self._root}/exec".encode() in (process / "cmdline").read_bytes()
             except OSError:
                 continue
-            if is_its and is_alive(int(process.name)):
-                os.kill(int(process.name), signal.SIGKILL)
-        points = [line.split()[4] for line in Path("/proc/self/mountinfo").read_text().splitlines()]
-        for point in reversed([point for point in points if point.startswith(str(self._root))]):
-            subprocess.run(("umount", "--lazy", point), check=True)
+            if is_its:
+                with suppress(ProcessLookupError):
+                    os.kill(int(process.name), signal.SIGKILL)
+        wait_until(self._is_unmounted, "nothing is mounted below the engine's root", PATIENCE_SEC)
+
+    def _is_unmounted(self) -> bool:
+        """Unmounts what there is; some of it goes by itself meanwhile, with the process that held it."""
+        lines = Path("/proc/self/mountinfo").read_text().splitlines()
+        points = [point for point in (line.split()[4] for line in lines) if point.startswith(str(self._root))]
+        for point in reversed(points):
+            subprocess.run(("umount", "--lazy", point), capture_output=True, check=False)
+        return not points
 
 
 def why_no_engine() -> str | None:
